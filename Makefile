@@ -1,0 +1,38 @@
+# The same few verbs at home and in CI. Each sets up what it needs on a machine that has only Python 3.11 or newer.
+#   make test ARGS="-k transactions -x"     ARGS goes to the program that the verb runs
+#   make test PYTHON=python3.12             PYTHON makes .venv, where the first suitable one found is not wanted
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test check bench clean venv java
+
+ARGS ?=
+PYTHON ?=
+export PYTHON
+
+help: ## list the verbs
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1|\2/p' Makefile | while IFS='|' read -r verb does; do \
+		printf '  %-12s %s\n' "$$verb" "$$does"; done
+
+serve: venv java ## run the server on 127.0.0.1:50051
+	@.venv/bin/sparkport serve $(ARGS)
+
+test: venv java ## run the tests
+	@.venv/bin/python -m pytest $(ARGS)
+
+check: venv ## lint, formatting and types
+	@.venv/bin/ruff check
+	@.venv/bin/ruff format --check
+	@.venv/bin/mypy
+
+bench: venv java ## run the benchmarks
+	@.venv/bin/python -m benchmarks $(ARGS)
+
+clean: ## remove .venv, caches and build output (never a warehouse)
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist src/*.egg-info
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+venv: ## make .venv, or bring it up to date
+	@scripts/setup-venv
+
+java: ## find Java 17 or newer, or install it
+	@scripts/setup-java

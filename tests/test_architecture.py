@@ -1,0 +1,312 @@
+"""The shape of the program, checked: who may import whom, no cycles, honest export lists.
+
+    wire → handlers → {protocol, transactions} → catalog ← {memory, lakehouse}
+
+Sources are read with ``ast`` and never imported, so a broken layer cannot hide what is wrong with another.
+A unit is a package or a module directly under ``sparkport``; a unit may always import itself.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "sparkport"
+
+EVERYTHING = frozenset(
+    {
+        "auth",
+        "catalog",
+        "client",
+        "config",
+        "errors",
+        "handlers",
+        "lakehouse",
+        "memory",
+        "protocol",
+        "testing",
+        "transactions",
+        "wire",
+    }
+)
+
+# A dotted name allows that one module and not its whole unit. The empty name is sparkport/__init__.py.
+ALLOWED: dict[str, frozenset[str]] = {
+    "": frozenset({"app", "auth", "catalog", "config", "errors", "memory"}),
+    "errors": frozenset(),
+    "auth": frozenset({"errors"}),
+    "config": frozenset({"errors", "auth"}),
+    "catalog": frozenset({"errors", "auth.identity"}),
+    "protocol": frozenset({"errors", "catalog"}),
+    "transactions": frozenset({"errors", "auth", "catalog"}),
+    "handlers": frozenset({"errors", "auth", "catalog", "protocol", "transactions"}),
+    "wire": frozenset({"errors", "auth", "catalog", "protocol", "handlers", "config"}),
+    "memory": frozenset({"errors", "catalog", "transactions"}),
+    "lakehouse": frozenset({"errors", "catalog", "transactions"}),
+    # The client frames its messages as the server does; nothing else of the wire is its business.
+    "client": frozenset({"errors", "auth", "catalog", "protocol", "wire.frames", "wire.incoming"}),
+    "testing": frozenset({"app", "auth", "catalog", "client", "config", "errors", "memory"}),
+    "app": EVERYTHING - {"client", "testing"},
+    "cli": frozenset({"", "app", "auth", "catalog", "client", "config", "errors", "memory"}),
+    "__main__": frozenset({"cli"}),
+}
+
+# Modules that are stricter than their unit.
+ALLOWED_TO_MODULE: dict[str, frozenset[str]] = {"auth.identity": frozenset()}
+
+LAYERS = {"wire", "handlers", "protocol", "transactions", "catalog", "memory"}
+
+FOREIGN: dict[str, frozenset[str]] = {
+    "grpc": frozenset({"wire", "client", "testing"}),
+    "grpc_health": frozenset({"wire", "client", "testing"}),
+    "grpc_reflection": frozenset({"wire", "client", "testing"}),
+    "pyiceberg": frozenset({"lakehouse"}),
+    "pyspark": frozenset({"lakehouse"}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One name that a module imports. ``eager`` ones run when the module is loaded and can close a cycle."""
+
+    target: str
+    line: int
+    eager: bool
+
+
+def module_name(path: Path) -> str:
+    parts = ("sparkport", *path.relative_to(SOURCE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES: dict[str, Path] = {module_name(path): path for path in sorted(SOURCE.rglob("*.py"))}
+
+
+@cache
+def parsed(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text(encoding="utf-8"), filename=str(MODULES[module]))
+
+
+def is_type_checking(test: ast.expr) -> bool:
+    return (isinstance(test, ast.Name) and test.id == "TYPE_CHECKING") or (
+        isinstance(test, ast.Attribute) and test.attr == "TYPE_CHECKING"
+    )
+
+
+def walk_imports(node: ast.AST, *, eager: bool) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        yield node, eager
+    elif isinstance(node, ast.If) and is_type_checking(node.test):
+        for child in node.body:
+            yield from walk_imports(child, eager=False)
+        for child in node.orelse:
+            yield from walk_imports(child, eager=eager)
+    else:
+        lazy = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for part in ast.iter_child_nodes(node):
+            yield from walk_imports(part, eager=eager and not lazy)
+
+
+def import_base(module: str, node: ast.ImportFrom) -> str:
+    """The absolute name that ``from … import`` starts at, relative dots resolved."""
+    if node.level == 0:
+        return node.module or ""
+    is_package = MODULES[module].name == "__init__.py"
+    parts = module.split(".")
+    kept = parts[: len(parts) - node.level + is_package]
+    return ".".join([*kept, node.module] if node.module else kept)
+
+
+@cache
+def imports_of(module: str) -> tuple[Import, ...]:
+    found: list[Import] = []
+    for node, eager in walk_imports(parsed(module), eager=True):
+        if isinstance(node, ast.Import):
+            found += [Import(alias.name, node.lineno, eager) for alias in node.names]
+            continue
+        base = import_base(module, node)
+        for alias in node.names:
+            inner = f"{base}.{alias.name}"
+            found.append(Import(inner if inner in MODULES else base, node.lineno, eager))
+    return tuple(found)
+
+
+def inside(module: str) -> str:
+    """``sparkport.auth.identity`` → ``auth.identity``."""
+    return module.removeprefix("sparkport").removeprefix(".")
+
+
+def unit_of(module: str) -> str:
+    return inside(module).split(".")[0]
+
+
+def is_ours(name: str) -> bool:
+    return name.split(".")[0] == "sparkport"
+
+
+def is_allowed(module: str, target: str) -> bool:
+    allowed = ALLOWED_TO_MODULE.get(inside(module))
+    if allowed is None:
+        if unit_of(module) == unit_of(target):
+            return True
+        allowed = ALLOWED[unit_of(module)]
+    return unit_of(target) in allowed or inside(target) in allowed
+
+
+def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Strongly connected components of more than one node, or of one that points at itself (Tarjan's algorithm)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for target in sorted(graph[node]):
+            if target not in index:
+                visit(target)
+                low[node] = min(low[node], low[target])
+            elif target in stack:
+                low[node] = min(low[node], index[target])
+        if low[node] == index[node]:
+            start = stack.index(node)
+            component = sorted(stack[start:])
+            del stack[start:]
+            if len(component) > 1 or node in graph[node]:
+                found.append(component)
+
+    for node in sorted(graph):
+        if node not in index:
+            visit(node)
+    return found
+
+
+def exported(module: str) -> list[str] | None:
+    """The names in ``__all__``, or None where a module has none."""
+    for node in parsed(module).body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
+            assert isinstance(node, ast.Assign | ast.AnnAssign)
+            assert node.value is not None
+            names: list[str] = ast.literal_eval(node.value)
+            return list(names)
+    return None
+
+
+def bound_names(body: list[ast.stmt]) -> Iterator[str]:
+    for node in body:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield node.name
+            case ast.Import() | ast.ImportFrom():
+                yield from (alias.asname or alias.name.split(".")[0] for alias in node.names)
+            case ast.Assign() | ast.AnnAssign():
+                yield from (part.id for part in ast.walk(node) if isinstance(part, ast.Name) and is_stored(part))
+            case ast.If():
+                yield from bound_names([*node.body, *node.orelse])
+            case ast.Try():
+                yield from bound_names([*node.body, *node.orelse, *node.finalbody])
+                for handler in node.handlers:
+                    yield from bound_names(handler.body)
+            case _:
+                pass
+
+
+def is_stored(name: ast.Name) -> bool:
+    return isinstance(name.ctx, ast.Store)
+
+
+def is_public(module: str) -> bool:
+    return not any(part.startswith("_") for part in module.split("."))
+
+
+def is_empty(module: str) -> bool:
+    """Nothing but a docstring and ``from __future__``."""
+    return all(
+        isinstance(node, ast.Expr) or (isinstance(node, ast.ImportFrom) and node.module == "__future__")
+        for node in parsed(module).body
+    )
+
+
+every_module = pytest.mark.parametrize("module", MODULES)
+every_public_module = pytest.mark.parametrize(
+    "module", [name for name in MODULES if is_public(name) and not is_empty(name)]
+)
+
+
+def test_the_sources_are_found() -> None:
+    assert "sparkport.errors" in MODULES
+
+
+def test_every_unit_has_a_rule() -> None:
+    assert {unit_of(module) for module in MODULES} - {""} <= set(ALLOWED)
+
+
+def test_the_rules_name_only_units_that_have_rules_and_have_no_cycle() -> None:
+    graph = {unit: {name.split(".")[0] for name in allowed} for unit, allowed in ALLOWED.items()}
+    assert set().union(*graph.values()) <= set(graph)
+    assert cycles(graph) == []
+
+
+def test_only_app_may_know_every_layer() -> None:
+    assert [unit for unit, allowed in ALLOWED.items() if allowed >= LAYERS] == ["app"]
+    assert [unit for unit, allowed in ALLOWED.items() if "wire" in allowed] == ["app"]
+
+
+@every_module
+def test_imports_point_down_only(module: str) -> None:
+    wrong = [
+        f"{MODULES[module].name}:{found.line}: {inside(module)} must not import {found.target}"
+        for found in imports_of(module)
+        if is_ours(found.target) and not is_allowed(module, found.target)
+    ]
+    assert wrong == []
+
+
+@every_module
+def test_foreign_libraries_stay_in_their_layer(module: str) -> None:
+    wrong = [
+        f"{MODULES[module].name}:{found.line}: {inside(module)} must not import {found.target}"
+        for found in imports_of(module)
+        if unit_of(module) not in FOREIGN.get(found.target.split(".")[0], {unit_of(module)})
+    ]
+    assert wrong == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph = {
+        module: {found.target for found in imports_of(module) if found.eager and found.target in MODULES}
+        for module in MODULES
+    }
+    assert cycles(graph) == []
+
+
+def test_a_circle_would_be_found() -> None:
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a", "d"}, "e": {"a"}}) == [["a", "b", "c"], ["d"]]
+
+
+@every_public_module
+def test_every_public_module_says_what_it_exports_in_order(module: str) -> None:
+    names = exported(module)
+    assert names is not None, f"{module} has no __all__"
+    assert names == sorted(set(names), key=str)
+
+
+@every_public_module
+def test_every_exported_name_exists(module: str) -> None:
+    missing = set(exported(module) or ()) - set(bound_names(parsed(module).body))
+    submodules = {name.removeprefix(f"{module}.") for name in MODULES}
+    assert missing - submodules == set()
+
+
+def test_every_error_class_is_exported() -> None:
+    classes = {node.name for node in parsed("sparkport.errors").body if isinstance(node, ast.ClassDef)}
+    assert classes <= set(exported("sparkport.errors") or ())
