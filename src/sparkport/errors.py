@@ -1,0 +1,193 @@
+"""Every failure a caller can see is one of these, so that no layer has to know gRPC to fail well.
+
+Engines and handlers raise them; ``wire/status.py`` alone turns them into gRPC statuses. Each class
+carries its status code and, where DuckDB has one, the name of the exception that DuckDB raises for it.
+
+    SparkportError
+    ├── InvalidArgument             the caller sent something that can never work
+    │   ├── SchemaMismatch          other columns, names or types than the table's
+    │   └── ConstraintViolation     NOT NULL or CHECK does not hold
+    ├── NotFound
+    │   ├── CatalogNotFound
+    │   ├── SchemaNotFound
+    │   ├── TableNotFound
+    │   ├── FunctionNotFound
+    │   ├── RowNotFound
+    │   ├── TransactionNotFound
+    │   └── VersionNotFound         a snapshot that never was, or is expired
+    ├── AlreadyExists
+    ├── FailedPrecondition          right call, wrong state
+    │   └── TransactionNotActive
+    ├── Unsupported                 UNIMPLEMENTED: known, but not done here
+    ├── Conflict                    ABORTED: another transaction was first; run again from the start
+    ├── ResourceExhausted
+    ├── Unauthenticated
+    ├── PermissionDenied
+    ├── Unavailable                 the same call may work later
+    ├── Cancelled
+    ├── DeadlineExceeded
+    └── InternalError               a defect of ours; the log has the details
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import ClassVar
+
+__all__ = [
+    "AlreadyExists",
+    "Cancelled",
+    "CatalogNotFound",
+    "Code",
+    "Conflict",
+    "ConstraintViolation",
+    "DeadlineExceeded",
+    "FailedPrecondition",
+    "FunctionNotFound",
+    "InternalError",
+    "InvalidArgument",
+    "NotFound",
+    "PermissionDenied",
+    "ResourceExhausted",
+    "RowNotFound",
+    "SchemaMismatch",
+    "SchemaNotFound",
+    "SparkportError",
+    "TableNotFound",
+    "TransactionNotActive",
+    "TransactionNotFound",
+    "Unauthenticated",
+    "Unavailable",
+    "Unsupported",
+    "VersionNotFound",
+]
+
+
+class Code(IntEnum):
+    """The gRPC status codes in use, by their numbers on the wire."""
+
+    CANCELLED = 1
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    UNAUTHENTICATED = 16
+
+
+class SparkportError(Exception):
+    """Base of all. Its text is shown to the caller: no secrets, no tracebacks in it."""
+
+    code: ClassVar[Code] = Code.INTERNAL
+    duckdb_exception: ClassVar[str | None] = None
+
+    @property
+    def message(self) -> str:
+        return str(self.args[0]) if self.args else type(self).__name__
+
+
+class InvalidArgument(SparkportError):
+    code = Code.INVALID_ARGUMENT
+    duckdb_exception = "InvalidInputException"
+
+
+class SchemaMismatch(InvalidArgument):
+    pass
+
+
+class ConstraintViolation(InvalidArgument):
+    duckdb_exception = "ConstraintException"
+
+
+class NotFound(SparkportError):
+    code = Code.NOT_FOUND
+
+
+class CatalogNotFound(NotFound):
+    pass
+
+
+class SchemaNotFound(NotFound):
+    def __init__(self, schema: str) -> None:
+        super().__init__(f"schema '{schema}' not found")
+
+
+class TableNotFound(NotFound):
+    def __init__(self, schema: str, table: str) -> None:
+        super().__init__(f"table '{schema}.{table}' not found")
+
+
+class FunctionNotFound(NotFound):
+    def __init__(self, schema: str, function: str) -> None:
+        super().__init__(f"function '{schema}.{function}' not found")
+
+
+class RowNotFound(NotFound):
+    def __init__(self, row_id: int) -> None:
+        super().__init__(f"row_id {row_id} not found in table")
+
+
+class TransactionNotFound(NotFound):
+    def __init__(self, transaction_id: str) -> None:
+        super().__init__(f"transaction '{transaction_id}' not found")
+
+
+class VersionNotFound(NotFound):
+    pass
+
+
+class AlreadyExists(SparkportError):
+    code = Code.ALREADY_EXISTS
+
+
+class FailedPrecondition(SparkportError):
+    code = Code.FAILED_PRECONDITION
+
+
+class TransactionNotActive(FailedPrecondition):
+    def __init__(self, transaction_id: str, state: str) -> None:
+        super().__init__(f"transaction '{transaction_id}' is not active (state: {state})")
+
+
+class Unsupported(SparkportError):
+    code = Code.UNIMPLEMENTED
+
+
+class Conflict(SparkportError):
+    code = Code.ABORTED
+
+
+class ResourceExhausted(SparkportError):
+    code = Code.RESOURCE_EXHAUSTED
+
+
+class Unauthenticated(SparkportError):
+    code = Code.UNAUTHENTICATED
+    duckdb_exception = "PermissionException"
+
+
+class PermissionDenied(SparkportError):
+    code = Code.PERMISSION_DENIED
+    duckdb_exception = "PermissionException"
+
+
+class Unavailable(SparkportError):
+    code = Code.UNAVAILABLE
+
+
+class Cancelled(SparkportError):
+    code = Code.CANCELLED
+
+
+class DeadlineExceeded(SparkportError):
+    code = Code.DEADLINE_EXCEEDED
+
+
+class InternalError(SparkportError):
+    code = Code.INTERNAL
