@@ -1,0 +1,107 @@
+"""What every layer and every user's table knows about the call it serves.
+
+A ``CallContext`` goes down from the wire to the table as the first argument; code that is too deep to be
+handed one reads the transaction with ``transaction_id()``.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from sparkport.auth.identity import ANONYMOUS, Identity
+from sparkport.errors import Cancelled, DeadlineExceeded
+
+__all__ = ["CallContext", "Cancellation", "entered", "transaction_id"]
+
+_transaction_id: ContextVar[str | None] = ContextVar("sparkport_transaction_id", default=None)
+
+
+def transaction_id() -> str | None:
+    """The id of the transaction that the current call belongs to, from anywhere inside the call."""
+    return _transaction_id.get()
+
+
+class Cancellation:
+    """Set at most once, by a client that cancels or vanishes, or by the call's end; callbacks run at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._set = False
+        self._callbacks: dict[int, Callable[[], None]] = {}
+        self._next = 0
+
+    @property
+    def is_set(self) -> bool:
+        return self._set
+
+    def set(self) -> None:
+        with self._lock:
+            if self._set:
+                return
+            self._set = True
+            callbacks = list(self._callbacks.values())
+            self._callbacks.clear()
+        for callback in callbacks:
+            callback()
+
+    def add_callback(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call ``callback`` when set (now, if it is already). Returns what takes it back."""
+        with self._lock:
+            if not self._set:
+                token = self._next
+                self._next += 1
+                self._callbacks[token] = callback
+                return lambda: self._forget(token)
+        callback()
+        return lambda: None
+
+    def _forget(self, token: int) -> None:
+        with self._lock:
+            self._callbacks.pop(token, None)
+
+
+@dataclass(slots=True, kw_only=True)
+class CallContext:
+    """One call: who asks, in which transaction, until when.
+
+    Tables that work for long SHOULD call ``check()`` between batches; it raises when the caller is gone.
+    """
+
+    identity: Identity = ANONYMOUS
+    catalog: str = ""
+    transaction_id: str | None = None
+    statement_id: str | None = None
+    session_id: str | None = None
+    deadline: float | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    cancellation: Cancellation = field(default_factory=Cancellation)
+
+    @property
+    def cancelled(self) -> bool:
+        return self.cancellation.is_set
+
+    def remaining(self) -> float | None:
+        """Seconds until the deadline, never below zero; None when there is none."""
+        return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+
+    def check(self) -> None:
+        """Raise when the call is cancelled or past its deadline."""
+        if self.deadline is not None and time.monotonic() >= self.deadline:
+            raise DeadlineExceeded("the call's deadline has passed")
+        if self.cancellation.is_set:
+            raise Cancelled("the call was cancelled")
+
+
+@contextmanager
+def entered(ctx: CallContext) -> Iterator[CallContext]:
+    """Make ``ctx`` the current call of this thread, so that ``transaction_id()`` answers."""
+    token = _transaction_id.set(ctx.transaction_id)
+    try:
+        yield ctx
+    finally:
+        _transaction_id.reset(token)

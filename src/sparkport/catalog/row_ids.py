@@ -1,0 +1,45 @@
+"""Taking the row-id column out of what a client sends: the one place that says which ids are good."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sparkport.catalog.table import find_row_id_column
+from sparkport.errors import InvalidArgument
+
+__all__ = ["as_row_ids", "require_row_id_column", "split_row_ids"]
+
+_ALLOWED = (pa.int64(), pa.int32(), pa.uint64())
+_LARGEST = 2**63 - 1
+
+
+def require_row_id_column(schema: pa.Schema, operation: str) -> int:
+    """The position of the row-id column of an UPDATE or DELETE."""
+    index = find_row_id_column(schema)
+    if index is None:
+        raise InvalidArgument(f"{operation} requires rowid column")
+    if schema.field(index).type not in _ALLOWED:
+        raise InvalidArgument("rowid must be integer type")
+    return index
+
+
+def as_row_ids(column: pa.Array) -> pa.Int64Array:
+    """Row ids as int64. A null, or one that int64 cannot hold, names no row of any table."""
+    if column.type not in _ALLOWED:
+        raise InvalidArgument("rowid must be integer type")
+    if column.null_count:
+        raise InvalidArgument("rowid must not be null")
+    if column.type == pa.int64():
+        return column
+    if column.type == pa.uint64() and len(column):
+        largest = pc.max(column).as_py()
+        if largest > _LARGEST:
+            raise InvalidArgument(f"rowid {largest} is out of range")
+    return column.cast(pa.int64())
+
+
+def split_row_ids(batch: pa.RecordBatch, index: int) -> tuple[pa.Int64Array, pa.RecordBatch]:
+    """The ids, and the batch without them."""
+    rest = [position for position in range(batch.num_columns) if position != index]
+    return as_row_ids(batch.column(index)), batch.select(rest)

@@ -1,0 +1,162 @@
+"""What a table is and what it can do: the small interfaces that engines and users implement.
+
+A table inherits ``Table`` and one ability per thing it can do; the server looks at nothing else. Abilities are
+abstract classes on purpose: a Protocol would only compare method names and could not tell these apart.
+All methods are called from several threads at once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+
+from sparkport.catalog.context import CallContext
+from sparkport.catalog.scan import AsOf, Scannable, ScanRequest
+
+__all__ = [
+    "ColumnStatistics",
+    "DMLOptions",
+    "DMLResult",
+    "DeletableBatchTable",
+    "DeletableTable",
+    "InsertableTable",
+    "ROW_ID",
+    "ROW_ID_MARK",
+    "StatisticsTable",
+    "Table",
+    "UpdatableBatchTable",
+    "UpdatableTable",
+    "VersionedTable",
+    "data_schema",
+    "find_row_id_column",
+    "row_id_field",
+]
+
+ROW_ID = "rowid"
+ROW_ID_MARK = b"is_rowid"
+
+
+def row_id_field(name: str = ROW_ID) -> pa.Field:
+    """The row-id column as DuckDB recognises it."""
+    return pa.field(name, pa.int64(), nullable=False, metadata={ROW_ID_MARK: b"1"})
+
+
+def find_row_id_column(schema: pa.Schema) -> int | None:
+    """The position of the row-id column: named exactly ``rowid``, or marked ``is_rowid``; None if there is none."""
+    for index, column in enumerate(schema):
+        if column.name == ROW_ID or (column.metadata or {}).get(ROW_ID_MARK):
+            return index
+    return None
+
+
+def data_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema without its row-id column: what a user sees as the table's columns."""
+    index = find_row_id_column(schema)
+    return schema if index is None else schema.remove(index)
+
+
+@dataclass(frozen=True, slots=True)
+class DMLOptions:
+    """``returning`` and no columns means all columns."""
+
+    returning: bool = False
+    returning_columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DMLResult:
+    """``returning_data`` is consumed and closed by the server; give it only when it was asked for."""
+
+    affected_rows: int
+    returning_data: pa.RecordBatchReader | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnStatistics:
+    """Bounds that hold for every row; leave None what is not known."""
+
+    minimum: Any = None
+    maximum: Any = None
+    has_null: bool | None = None
+    has_not_null: bool | None = None
+    distinct_count: int | None = None
+    max_string_length: int | None = None
+    contains_unicode: bool | None = None
+
+
+class Table(ABC):
+    """Rows with a schema that can be scanned."""
+
+    name: str
+    comment: str | None = None
+    tags: Mapping[str, str] = MappingProxyType({})
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """All columns, the row-id column included where the table has row ids. MUST be cheap."""
+
+    @abstractmethod
+    def scan(self, ctx: CallContext, request: ScanRequest) -> Scannable:
+        """Rows in insertion order. MUST NOT read more than it has to before the first batch."""
+
+    def plan(self, ctx: CallContext, request: ScanRequest) -> Sequence[ScanRequest]:
+        """Split a scan for parallel readers; together the parts give each row once."""
+        return (request,)
+
+    def row_count(self, ctx: CallContext) -> int | None:
+        """An estimate for DuckDB's planner; None when it would cost more than a look-up."""
+        return None
+
+
+class StatisticsTable(Table):
+    @abstractmethod
+    def column_statistics(self, ctx: CallContext, column: str) -> ColumnStatistics | None:
+        """What is known about a column without reading it; None when nothing is."""
+
+
+class VersionedTable(Table):
+    @abstractmethod
+    def schema_at(self, ctx: CallContext, at: AsOf) -> pa.Schema:
+        """The schema of that version. MUST raise VersionNotFound for one that is not there."""
+
+
+class InsertableTable(Table):
+    @abstractmethod
+    def insert(self, ctx: CallContext, rows: pa.RecordBatchReader, options: DMLOptions | None = None) -> DMLResult:
+        """Add ``rows``, which have the table's columns without row id. All or none. The server closes ``rows``."""
+
+
+class UpdatableTable(Table):
+    @abstractmethod
+    def update(
+        self, ctx: CallContext, row_ids: Sequence[int], rows: pa.RecordBatchReader, options: DMLOptions | None = None
+    ) -> DMLResult:
+        """Set the columns that ``rows`` has, of the rows named by ``row_ids`` in the same order. All or none."""
+
+
+class DeletableTable(Table):
+    @abstractmethod
+    def delete(self, ctx: CallContext, row_ids: Sequence[int], options: DMLOptions | None = None) -> DMLResult:
+        """Remove the rows. All or none."""
+
+
+class UpdatableBatchTable(Table):
+    @abstractmethod
+    def update_batches(
+        self, ctx: CallContext, rows: pa.RecordBatchReader, options: DMLOptions | None = None
+    ) -> DMLResult:
+        """Like ``update``; the row id is a column of ``rows``, see ``find_row_id_column``. Preferred over it."""
+
+
+class DeletableBatchTable(Table):
+    @abstractmethod
+    def delete_batches(
+        self, ctx: CallContext, rows: pa.RecordBatchReader, options: DMLOptions | None = None
+    ) -> DMLResult:
+        """Like ``delete``; the row id is a column of ``rows``. Preferred over it."""

@@ -1,0 +1,132 @@
+"""Finding what a call names, and whether the caller may know of it: the one place that asks the authorizer.
+
+What a caller may not list does not exist for that caller; what may be listed but not used is PERMISSION_DENIED.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from sparkport.auth.model import AllowAll, Authorizer, Operation, Resource
+from sparkport.catalog.context import CallContext
+from sparkport.catalog.functions import Function
+from sparkport.catalog.model import Catalog, Schema, find_by_name
+from sparkport.catalog.table import Table
+from sparkport.errors import (
+    AlreadyExists,
+    CatalogNotFound,
+    FunctionNotFound,
+    SchemaNotFound,
+    TableNotFound,
+)
+from sparkport.protocol.targets import Target
+
+__all__ = ["Directory", "Found"]
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Function)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A table where it lives."""
+
+    catalog: Catalog
+    schema: Schema
+    table: Table
+
+
+class Directory:
+    """The catalogs of a server, added and removed while it runs."""
+
+    def __init__(self, catalogs: Iterable[Catalog] = (), authorizer: Authorizer | None = None) -> None:
+        self.authorizer = authorizer or AllowAll()
+        self._lock = threading.Lock()
+        self._catalogs: dict[str, Catalog] = {}
+        for catalog in catalogs:
+            self.add(catalog)
+
+    def add(self, catalog: Catalog) -> None:
+        with self._lock:
+            if catalog.name.casefold() in self._catalogs:
+                raise AlreadyExists(f"catalog '{catalog.name}' is already served")
+            self._catalogs = {**self._catalogs, catalog.name.casefold(): catalog}
+
+    def remove(self, name: str) -> None:
+        """Calls that are under way in it go on; new ones do not find it."""
+        with self._lock:
+            if name.casefold() not in self._catalogs:
+                raise CatalogNotFound(f"catalog '{name}' not found")
+            self._catalogs = {key: value for key, value in self._catalogs.items() if key != name.casefold()}
+
+    def catalogs(self, ctx: CallContext) -> list[Catalog]:
+        return [item for item in self._catalogs.values() if self._allows(ctx, Operation.LIST, Resource(item.name))]
+
+    def catalog(self, ctx: CallContext, name: str) -> Catalog:
+        """An empty name means the call's own catalog, and where it has none, the only one there is."""
+        visible = self.catalogs(ctx)
+        wanted = name or ctx.catalog
+        if not wanted and len(visible) == 1:
+            return visible[0]
+        found = find_by_name(visible, wanted)
+        if found is None:
+            known = ", ".join(f"'{item.name}'" for item in visible) or "none"
+            raise CatalogNotFound(f"catalog '{wanted}' not found; known catalogs: {known}")
+        return found
+
+    def schemas(self, ctx: CallContext, catalog: Catalog) -> Iterator[Schema]:
+        for schema in catalog.schemas(ctx):
+            if self._allows(ctx, Operation.LIST, Resource(catalog.name, schema.name)):
+                yield schema
+
+    def schema(self, ctx: CallContext, catalog: Catalog, name: str) -> Schema:
+        """An empty name means the default schema."""
+        if name:
+            schema = catalog.schema(ctx, name)
+        else:
+            schema = next((item for item in catalog.schemas(ctx) if item.is_default), None)
+        if schema is None or not self._allows(ctx, Operation.LIST, Resource(catalog.name, schema.name)):
+            raise SchemaNotFound(name)
+        return schema
+
+    def tables(self, ctx: CallContext, catalog: Catalog, schema: Schema) -> Iterator[Table]:
+        return self._visible(ctx, catalog, schema, schema.tables(ctx))
+
+    def functions(self, ctx: CallContext, catalog: Catalog, schema: Schema) -> Iterator[Function]:
+        return self._visible(ctx, catalog, schema, schema.functions(ctx))
+
+    def table(self, ctx: CallContext, target: Target, operation: Operation) -> Found:
+        catalog = self.catalog(ctx, target.catalog)
+        schema = self.schema(ctx, catalog, target.schema)
+        table = schema.table(ctx, target.name)
+        if table is None or not self._allows(ctx, Operation.LIST, Resource(catalog.name, schema.name, table.name)):
+            raise TableNotFound(schema.name, target.name)
+        self._require(ctx, operation, Resource(catalog.name, schema.name, table.name))
+        return Found(catalog, schema, table)
+
+    def function(self, ctx: CallContext, target: Target, kind: type[F]) -> F:
+        catalog = self.catalog(ctx, target.catalog)
+        schema = self.schema(ctx, catalog, target.schema)
+        function = schema.function(ctx, target.name, kind)
+        if function is None or not self._allows(ctx, Operation.LIST, Resource(catalog.name, schema.name, target.name)):
+            raise FunctionNotFound(schema.name, target.name)
+        self._require(ctx, Operation.CALL, Resource(catalog.name, schema.name, function.name))
+        return function
+
+    def require_action(self, ctx: CallContext, name: str) -> None:
+        self._require(ctx, Operation.ACTION, Resource(ctx.catalog, None, name))
+
+    def _visible(self, ctx: CallContext, catalog: Catalog, schema: Schema, items: Iterable[T]) -> Iterator[T]:
+        for item in items:
+            name: str = item.name  # type: ignore[attr-defined]
+            if self._allows(ctx, Operation.LIST, Resource(catalog.name, schema.name, name)):
+                yield item
+
+    def _allows(self, ctx: CallContext, operation: Operation, resource: Resource) -> bool:
+        return self.authorizer.allows(ctx.identity, operation, resource)
+
+    def _require(self, ctx: CallContext, operation: Operation, resource: Resource) -> None:
+        self.authorizer.require(ctx.identity, operation, resource)

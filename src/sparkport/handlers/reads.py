@@ -1,0 +1,134 @@
+"""Scans: planning one into tickets, and streaming what a ticket asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from sparkport.auth.model import Operation
+from sparkport.catalog.context import CallContext
+from sparkport.catalog.functions import Arguments, TableFunction
+from sparkport.catalog.scan import Scan, ScanRequest, as_scan
+from sparkport.catalog.table import find_row_id_column
+from sparkport.errors import InternalError, InvalidArgument
+from sparkport.handlers.directory import Directory
+from sparkport.handlers.discovery import readable_schema
+from sparkport.protocol.filters import parse_filters
+from sparkport.protocol.flight import FlightDescriptor, FlightEndpoint
+from sparkport.protocol.maps import MapReader, pack
+from sparkport.protocol.streams import BatchMessage, Outgoing, SchemaMessage
+from sparkport.protocol.targets import Kind, Target, Ticket, as_of, decode_arguments
+
+__all__ = ["Reads"]
+
+_ROW_ID_COLUMN = 2**64 - 1
+"""How DuckDB asks for the row id, and for no column at all when it only counts."""
+
+
+class Reads:
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+
+    def endpoints(self, ctx: CallContext, body: MapReader) -> bytes:
+        target = Target.of(FlightDescriptor.decode(body.raw("descriptor")))
+        parameters = body.map("parameters")
+        filters = parameters.optional_text("json_filters")
+        at = as_of(parameters.optional_text("at_unit"), parameters.optional_text("at_value"))
+        column_ids = parameters.integers("column_ids")
+        arguments = parameters.optional_raw("table_function_parameters")
+        condition = None if filters is None else parse_filters(filters)
+        if target.kind is Kind.TABLE:
+            table = self._directory.table(ctx, target, Operation.READ).table
+            schema = readable_schema(ctx, table, at)
+            request = ScanRequest(columns=_names(schema, column_ids), filter=condition, at=at)
+            parts: Sequence[ScanRequest] = table.plan(ctx, request)
+        else:
+            function = self._directory.function(ctx, target, TableFunction)  # type: ignore[type-abstract]
+            schema = function.schema(ctx, function.bind(decode_arguments(arguments)))
+            parts = [ScanRequest(columns=_names(schema, column_ids), filter=condition, at=at)]
+        text = filters if condition is not None else None
+        tickets = [
+            Ticket(target=target, columns=part.columns, filters=text, at=at, part=part.part, arguments=arguments)
+            for part in parts
+        ]
+        return pack([FlightEndpoint(ticket.encode(), ()).encode() for ticket in tickets])
+
+    def do_get(self, ctx: CallContext, data: bytes) -> Iterator[Outgoing]:
+        ticket = Ticket.decode(data)
+        condition = None if ticket.filters is None else parse_filters(ticket.filters)
+        request = ScanRequest(columns=ticket.columns, filter=condition, at=ticket.at, part=ticket.part)
+        if ticket.target.kind is Kind.TABLE:
+            table = self._directory.table(ctx, ticket.target, Operation.READ).table
+            schema = readable_schema(ctx, table, ticket.at)
+            _check_columns(schema, request)
+            yield from _stream(ctx, schema, request, as_scan(table.scan(ctx, request)))
+        else:
+            function = self._directory.function(ctx, ticket.target, TableFunction)  # type: ignore[type-abstract]
+            arguments: Arguments = function.bind(decode_arguments(ticket.arguments))
+            schema = function.schema(ctx, arguments)
+            _check_columns(schema, request)
+            yield from _stream(ctx, schema, request, as_scan(function.scan(ctx, arguments, request)))
+
+
+def _names(schema: pa.Schema, column_ids: Sequence[int]) -> tuple[str, ...]:
+    """Column numbers as names, in the schema's order."""
+    row_id = find_row_id_column(schema)
+    wanted: set[int] = set()
+    for number in column_ids:
+        if number == _ROW_ID_COLUMN:
+            if row_id is not None:
+                wanted.add(row_id)
+        elif 0 <= number < len(schema):
+            wanted.add(number)
+        else:
+            raise InvalidArgument(f"column_ids has {number}, the table has {len(schema)} columns")
+    return tuple(schema.field(number).name for number in sorted(wanted))
+
+
+def _check_columns(schema: pa.Schema, request: ScanRequest) -> None:
+    for name in request.columns or ():
+        if name not in schema.names:
+            raise InvalidArgument(f"ticket asks for a column '{name}' that is not there")
+
+
+def _stream(ctx: CallContext, schema: pa.Schema, request: ScanRequest, scan: Scan) -> Iterator[Outgoing]:
+    """The scan's batches, each with just the columns asked for, until the caller goes."""
+    forget = ctx.cancellation.add_callback(scan.close)
+    try:
+        yield SchemaMessage(schema)
+        select = _Selection(schema, request)
+        done = 0
+        for batch in scan:
+            ctx.check()
+            done += batch.num_rows
+            progress = pack({"progress": min(1.0, done / scan.total_rows)}) if scan.total_rows else None
+            yield BatchMessage(select(batch), progress)
+    finally:
+        forget()
+        scan.close()
+
+
+class _Selection:
+    """Picks the asked columns out of each batch. A table that breaks its own schema is told so, not passed on."""
+
+    def __init__(self, schema: pa.Schema, request: ScanRequest) -> None:
+        self._schema = schema
+        self._names = [name for name in schema.names if request.selects(name)]
+        self._seen: pa.Schema | None = None
+        self._indices: list[int] = []
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._seen is None or not batch.schema.equals(self._seen):
+            self._indices = [self._index(batch.schema, name) for name in self._names]
+            self._seen = batch.schema
+        return batch.select(self._indices)
+
+    def _index(self, schema: pa.Schema, name: str) -> int:
+        index: int = schema.get_field_index(name)
+        if index < 0:
+            raise InternalError(f"the table's scan returned no column '{name}'")
+        declared, actual = self._schema.field(name).type, schema.field(index).type
+        if declared != actual:
+            raise InternalError(f"the table's scan returned column '{name}' as {actual}, declared is {declared}")
+        return index

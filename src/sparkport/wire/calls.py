@@ -1,0 +1,64 @@
+"""From a gRPC call to a ``CallContext``: headers, deadline, cancellation, and who asks, before a body is read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import grpc
+
+from sparkport.auth.identity import ANONYMOUS
+from sparkport.auth.model import Authenticator
+from sparkport.auth.secret import Secret
+from sparkport.catalog.context import CallContext, Cancellation
+from sparkport.errors import InvalidArgument, Unauthenticated
+from sparkport.wire.tls import peer_of
+
+__all__ = ["open_call"]
+
+_TRANSACTION_HEADERS = ("x-transaction-id", "airport-transaction-id")
+_STATEMENT_HEADERS = ("x-statement-id", "airport-trace-id")
+_SECRET_HEADERS = frozenset({"authorization", "cookie"})
+
+
+def open_call(context: grpc.ServicerContext, authenticator: Authenticator | None) -> CallContext:
+    """The call's context. Raises Unauthenticated first of all: nothing of the request has been parsed by then."""
+    headers: dict[str, str] = {}
+    token: Secret | None = None
+    for key, value in context.invocation_metadata() or ():
+        if key == "authorization":
+            token = _bearer(value)
+        elif isinstance(value, str) and key not in _SECRET_HEADERS:
+            headers[key] = value
+    identity = ANONYMOUS
+    if authenticator is not None:
+        identity = authenticator.authenticate(token, peer_of(context))
+    cancellation = Cancellation()
+    if not context.add_callback(cancellation.set):
+        cancellation.set()
+    remaining = context.time_remaining()
+    return CallContext(
+        identity=identity,
+        catalog=headers.get("airport-catalog", ""),
+        transaction_id=_one_of(headers, _TRANSACTION_HEADERS),
+        statement_id=headers.get(_STATEMENT_HEADERS[0]) or headers.get(_STATEMENT_HEADERS[1]) or None,
+        session_id=headers.get("airport-client-session-id"),
+        deadline=None if remaining is None or remaining > 1e9 else time.monotonic() + remaining,
+        headers=headers,
+        cancellation=cancellation,
+    )
+
+
+def _bearer(value: str | bytes) -> Secret | None:
+    text = value if isinstance(value, str) else value.decode("utf-8", "replace")
+    scheme, _, token = text.partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise Unauthenticated("the authorization header must be 'Bearer TOKEN'")
+    return Secret(token.strip())
+
+
+def _one_of(headers: Mapping[str, str], names: tuple[str, ...]) -> str | None:
+    values = {headers[name] for name in names if headers.get(name)}
+    if len(values) > 1:
+        raise InvalidArgument(f"the headers {' and '.join(names)} differ")
+    return values.pop() if values else None

@@ -1,0 +1,241 @@
+"""Serialized FlightData as record batches: what clients upload, read strictly one message at a time and never trusted.
+
+The lock-step of an exchange depends on it that nothing is read ahead: a batch costs exactly the messages up to its own.
+The batches point into the messages (no copies, any alignment). pyarrow checks the metadata of what it reads, but not
+the content: offsets that lead out of a buffer would bring the process down later, so batches are validated before
+anybody sees them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from pyarrow import types
+
+from sparkport.errors import InvalidArgument
+from sparkport.protocol.flight import FlightDescriptor
+from sparkport.wire import ipc
+
+__all__ = ["FlightData", "StreamReader", "parse_flight_data"]
+
+_CONTINUATION: Final = b"\xff\xff\xff\xff"
+_MAX_ROWS: Final = 2**31 - 1  # columns of nulls need no bytes, so that the length of a message sets no limit
+_DESCRIPTOR, _HEADER, _METADATA, _BODY = 1, 2, 3, 1000
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+
+
+class FlightData(NamedTuple):
+    """The parts of a message, None where it has none."""
+
+    descriptor: bytes | None
+    header: memoryview | None
+    metadata: bytes | None
+    body: memoryview
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+        shift += 7
+        if shift > 63:
+            raise InvalidArgument("not a FlightData message")
+
+
+def parse_flight_data(data: bytes) -> FlightData:
+    view = memoryview(data)
+    end = len(data)
+    found: dict[int, memoryview] = {}
+    at = 0
+    try:
+        while at < end:
+            tag, at = _varint(data, at)
+            field, wire = tag >> 3, tag & 7
+            if wire == _LENGTH:
+                length, at = _varint(data, at)
+                found[field] = view[at : at + length]
+                at += length
+            elif wire == _VARINT:
+                _, at = _varint(data, at)
+            elif wire in (_FIXED64, _FIXED32):
+                at += 8 if wire == _FIXED64 else 4
+            else:
+                raise InvalidArgument("not a FlightData message")
+    except IndexError as exc:
+        raise InvalidArgument("a FlightData message is cut short") from exc
+    if at > end:
+        raise InvalidArgument("a FlightData message is cut short")
+    descriptor, metadata = found.get(_DESCRIPTOR), found.get(_METADATA)
+    return FlightData(
+        None if descriptor is None else bytes(descriptor),
+        found.get(_HEADER) or None,
+        None if metadata is None else bytes(metadata),
+        found.get(_BODY, view[end:]),
+    )
+
+
+class _Source:
+    """What pyarrow takes for a file: gives out the pieces of the messages it was fed."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.pieces: list[memoryview | bytes] = []
+
+    def feed(self, data: FlightData) -> None:
+        header = data.header or memoryview(b"")
+        self.pieces += (_CONTINUATION, struct.pack("<i", len(header)), header)
+        if data.body:
+            self.pieces.append(data.body)
+
+    def read(self, _size: int) -> memoryview | bytes:
+        # Each piece is what is asked for: the length of the body has been compared with what its header says.
+        return self.pieces.pop(0) if self.pieces else b""
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None: ...
+
+
+class StreamReader:
+    """The record batches of one upload. Not for several threads at once."""
+
+    def __init__(self, messages: Iterator[bytes]) -> None:
+        self._messages = messages
+        self._pending: FlightData | None = None
+        self._descriptor: FlightDescriptor | None = None
+        self._first = True
+        self._source = _Source()
+        self._reader: Any = None
+        self._schema: pa.Schema | None = None
+        self._risky: list[int] = []
+        self.preamble: list[bytes] = []
+        """Metadata of the messages before the schema."""
+        self.last_metadata: bytes | None = None
+        """The newest metadata since the batch before: of the batch just read, or of a message without data."""
+
+    @property
+    def descriptor(self) -> FlightDescriptor:
+        """What the stream is about. Waits for the first message, if that has not come yet."""
+        if self._first:
+            self._pending = self._pull()
+        if self._descriptor is None:
+            raise InvalidArgument("the first message of a stream must carry a flight descriptor")
+        return self._descriptor
+
+    def read_schema(self) -> pa.Schema:
+        """Waits for the schema. MAY be called again."""
+        while self._schema is None:
+            data = self._pull()
+            if data is None:
+                raise InvalidArgument("the stream ended before its schema")
+            if data.header is None:
+                if data.metadata is not None:
+                    self.preamble.append(data.metadata)
+                continue
+            if self._kind(data) != ipc.SCHEMA:
+                raise InvalidArgument("a stream must begin with its schema")
+            self._source.feed(data)
+            self._open()
+            self.last_metadata = data.metadata
+        return self._schema
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        self.read_schema()
+        self.last_metadata = None
+        while True:
+            data = self._pull()
+            if data is None:
+                raise StopIteration
+            if data.metadata is not None:
+                self.last_metadata = data.metadata
+            if data.header is None:
+                continue
+            kind = self._kind(data)
+            if kind == ipc.SCHEMA:
+                raise InvalidArgument("a second schema in the middle of a stream")
+            self._source.feed(data)
+            if kind == ipc.BATCH:
+                return self._decode()
+
+    def _pull(self) -> FlightData | None:
+        if self._pending is not None:
+            data, self._pending = self._pending, None
+            return data
+        message = next(self._messages, None)
+        first, self._first = self._first, False
+        if message is None:
+            return None
+        data = parse_flight_data(message)
+        if data.descriptor is not None:
+            descriptor = FlightDescriptor.decode(data.descriptor)
+            if first:
+                self._descriptor = descriptor
+            elif descriptor != self._descriptor:
+                raise InvalidArgument("another flight descriptor in the middle of a stream")
+        return data
+
+    @staticmethod
+    def _kind(data: FlightData) -> int:
+        try:
+            kind, body_length = ipc.peek(data.header)
+        except (struct.error, IndexError) as exc:
+            raise InvalidArgument("not an Arrow IPC message") from exc
+        if kind not in (ipc.SCHEMA, ipc.DICTIONARY, ipc.BATCH):
+            raise InvalidArgument(f"an Arrow IPC message of kind {kind} in a stream of record batches")
+        if body_length != len(data.body):
+            raise InvalidArgument(f"the body of a message has {len(data.body)} bytes, its header says {body_length}")
+        return kind
+
+    def _open(self) -> None:
+        try:
+            self._reader = pa.ipc.open_stream(pa.PythonFile(self._source, "r"))
+            schema = self._reader.schema
+            schema.to_string()  # names that are no text would fail later, far from here
+        except Exception as exc:  # whatever pyarrow raises over these bytes, the bytes are at fault
+            raise InvalidArgument("not an Arrow schema") from exc
+        self._risky = [index for index, field in enumerate(schema) if _is_risky(field.type)]
+        self._schema = schema
+
+    def _decode(self) -> pa.RecordBatch:
+        try:
+            batch = self._reader.read_next_batch()
+            if batch.num_rows > _MAX_ROWS:
+                raise InvalidArgument(f"a batch of {batch.num_rows} rows")
+            batch.validate()
+            for index in self._risky:
+                batch.column(index).validate(full=True)
+        except InvalidArgument:
+            raise
+        except Exception as exc:  # StopIteration too: a batch was there, and pyarrow took it for something else
+            raise InvalidArgument(f"not a valid record batch: {exc}") from exc
+        if self._source.pieces:
+            raise InvalidArgument("not a valid record batch: more data than it has a use for")
+        return batch
+
+
+def _is_risky(kind: Any) -> bool:
+    """Whether values lead elsewhere (offsets, indices, type ids): only those need a look at each of them.
+
+    Plain values are left alone, since Arrow's rules are narrower than DuckDB's there: its times reach 24:00:00.
+    """
+    if isinstance(kind, pa.BaseExtensionType):
+        return _is_risky(kind.storage_type)
+    if types.is_struct(kind):
+        return any(_is_risky(field.type) for field in kind)
+    if types.is_fixed_size_list(kind):
+        return _is_risky(kind.value_type)
+    return not (
+        types.is_primitive(kind) or types.is_decimal(kind) or types.is_fixed_size_binary(kind) or types.is_null(kind)
+    )
