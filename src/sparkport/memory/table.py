@@ -1,0 +1,149 @@
+"""A table of the memory engine: scans, row ids, statistics and time travel as every engine must have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sparkport.catalog.context import CallContext
+from sparkport.catalog.scan import AsOf, AsOfUnit, Scan, ScanRequest
+from sparkport.catalog.statement import ChangeableTable, Statement, StatementRequest
+from sparkport.catalog.static import arrow_statistics, select_batches
+from sparkport.catalog.table import ROW_ID, ColumnStatistics, StatisticsTable, VersionedTable, row_id_field
+from sparkport.errors import InvalidArgument, VersionNotFound
+from sparkport.memory.overlay import FrozenOverlay
+from sparkport.memory.rows import Segment, coalesce
+from sparkport.memory.statement import MemoryStatement
+from sparkport.memory.store import Store, TableData, View
+from sparkport.transactions.manager import Transactions
+
+__all__ = ["MemoryTable"]
+
+T = TypeVar("T")
+
+
+class MemoryTable(ChangeableTable, StatisticsTable, VersionedTable):
+    def __init__(
+        self,
+        name: str,
+        columns: pa.Schema,
+        *,
+        store: Store,
+        transactions: Transactions[View],
+        comment: str | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.comment = comment
+        self.tags = dict(tags or {})
+        self._columns = columns
+        self._store = store
+        self._transactions = transactions
+        self._data = store.create(name)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._columns.append(row_id_field())
+
+    def scan(self, ctx: CallContext, request: ScanRequest) -> Scan:
+        commit, overlay = self._view(ctx, request)
+        with_ids = request.selects(ROW_ID)
+        batches = coalesce(_visible(self._data, commit, overlay, with_ids=with_ids))
+        return Scan(select_batches(batches, request))
+
+    def plan(self, ctx: CallContext, request: ScanRequest) -> Sequence[ScanRequest]:
+        """One part, which remembers the moment of planning."""
+        if ctx.transaction_id is not None or request.at is not None:
+            return (request,)
+        return (request.with_part(str(self._store.commit).encode()),)
+
+    def row_count(self, ctx: CallContext) -> int:
+        commit = self._store.commit
+        return sum(segment.batch.num_rows - len(segment.ended) for segment in self._data.rows.segments(commit))
+
+    def column_statistics(self, ctx: CallContext, column: str) -> ColumnStatistics | None:
+        batches = list(self.scan(ctx, ScanRequest(columns=(column,))))
+        field = self.schema.field(column)
+        return arrow_statistics(pa.chunked_array([batch.column(column) for batch in batches], field.type))
+
+    def schema_at(self, ctx: CallContext, at: AsOf) -> pa.Schema:
+        self._commit_at(at)
+        return self.schema
+
+    def open_statement(self, ctx: CallContext, request: StatementRequest) -> Statement:
+        return MemoryStatement(
+            ctx,
+            request,
+            store=self._store,
+            table=self._data,
+            schema=self._columns,
+            transactions=self._transactions,
+        )
+
+    def _view(self, ctx: CallContext, request: ScanRequest) -> tuple[int, FrozenOverlay | None]:
+        if request.at is not None:
+            return self._commit_at(request.at), None
+        with self._transactions.use(ctx) as transaction:
+            if transaction is None:
+                return _planned(request.part, self._store.commit), None
+            with transaction.lock:
+                view = transaction.state
+                view.read.add(self._data)
+                overlay = view.overlays.get(self._data)
+                return view.pinned(self._data), None if overlay is None else overlay.frozen()
+
+    def _commit_at(self, at: AsOf) -> int:
+        commits = list(self._data.commits)
+        if at.unit is AsOfUnit.VERSION:
+            version = _parsed(at, int)
+            if not 0 <= version < len(commits):
+                raise VersionNotFound(f"table '{self.name}' has no version {version}; the oldest is 0")
+            return commits[version][0]
+        moment = _parsed(at, datetime.fromisoformat)
+        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+        found = [number for number, when in commits if when <= moment]
+        if not found:
+            raise VersionNotFound(f"table '{self.name}' has no version at {at.value}; the oldest is of {commits[0][1]}")
+        return found[-1]
+
+
+def _parsed(at: AsOf, parse: Callable[[str], T]) -> T:
+    try:
+        return parse(at.value)
+    except ValueError as exc:
+        raise InvalidArgument(f"'{at.value}' is not a {at.unit.value}") from exc
+
+
+def _planned(part: bytes, now: int) -> int:
+    if not part:
+        return now
+    if not part.isdigit() or int(part) > now:
+        raise InvalidArgument("ticket has a part that this table did not make")
+    return int(part)
+
+
+def _visible(
+    table: TableData, commit: int, overlay: FrozenOverlay | None, *, with_ids: bool
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a commit, less those that the overlay replaces, then the overlay's own."""
+    hidden = None if overlay is None or not overlay.replaced else pa.array(overlay.replaced, pa.int64())
+    for segment in table.rows.segments(commit):
+        batch = _rows(segment.batch, segment, with_ids or hidden is not None)
+        alive = segment.alive(commit)
+        if alive is not None:
+            batch = batch.take(pa.array(alive, pa.int64()))
+        if hidden is not None:
+            batch = batch.filter(pc.invert(pc.is_in(batch.column(ROW_ID), hidden)))
+            batch = batch if with_ids else batch.drop_columns([ROW_ID])
+        if batch.num_rows:
+            yield batch
+    for batch, segment in overlay.segments if overlay is not None else ():
+        yield _rows(batch, segment, with_ids)
+
+
+def _rows(batch: pa.RecordBatch, segment: Segment, with_ids: bool) -> pa.RecordBatch:
+    return batch.append_column(row_id_field(), segment.ids()) if with_ids else batch

@@ -1,0 +1,282 @@
+"""The life of a transaction, whatever engine its changes live in: begin, use, end, expire, be remembered.
+
+An engine gives an ``Engine``; what it needs to know about one transaction it keeps in ``Transaction.state``.
+DuckDB asks for a transaction with every query and never ends one, so auto-commit transactions are mere pins: any
+number of them may be begun, and the oldest are let go. Limits and listings are about deferred ones.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Generic, Protocol, TypeVar
+
+from sparkport.catalog.context import CallContext
+from sparkport.catalog.transaction import Isolation, OpenTransaction, TransactionManager, TransactionState
+from sparkport.errors import FailedPrecondition, ResourceExhausted, TransactionNotActive, TransactionNotFound
+
+__all__ = ["Engine", "Transaction", "TransactionSettings", "Transactions"]
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionSettings:
+    """``remember_seconds`` is how long the end of a transaction can still be asked for."""
+
+    idle_seconds: float = 15 * 60.0
+    remember_seconds: float = 60 * 60.0
+    max_deferred: int = 1_000
+    max_auto_commit: int = 100_000
+    max_remembered: int = 100_000
+
+
+@dataclass(slots=True, eq=False)
+class Transaction(Generic[S]):
+    """One transaction. ``lock`` guards all that can change, the engine's ``state`` too."""
+
+    id: str
+    owner: str
+    state: S
+    auto_commit: bool
+    isolation: Isolation
+    begun: float
+    last_used: float
+    status: TransactionState = TransactionState.ACTIVE
+    ended: bool = False
+    wrote: bool = False
+    in_use: int = 0
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+
+class Engine(Protocol[S]):
+    """What the manager asks of the store that holds the changes."""
+
+    def pin(self) -> S:
+        """The state of this instant. Cheap: it happens at every DuckDB query."""
+
+    def publish(self, transaction: Transaction[S]) -> None:
+        """Make a deferred transaction's changes visible in all tables at one instant, or raise Conflict."""
+
+    def discard(self, transaction: Transaction[S]) -> None:
+        """Forget the changes. Safe to repeat."""
+
+    def changes(self, transaction: Transaction[S]) -> tuple[tuple[str, ...], int]:
+        """The tables it has changed and the number of rows, for listings."""
+
+
+class Transactions(TransactionManager, Generic[S]):
+    def __init__(
+        self,
+        engine: Engine[S],
+        settings: TransactionSettings | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._engine = engine
+        self._settings = settings or TransactionSettings()
+        self._clock = clock
+        self._lock = threading.Lock()
+        # In order of last use, so that the first is the one to expire or to be let go.
+        self._auto: OrderedDict[str, Transaction[S]] = OrderedDict()
+        self._deferred: OrderedDict[str, Transaction[S]] = OrderedDict()
+        self._remembered: OrderedDict[str, tuple[float, TransactionState]] = OrderedDict()
+
+    # The manager's interface
+
+    def begin(self, ctx: CallContext, *, auto_commit: bool = True, isolation: Isolation = Isolation.SNAPSHOT) -> str:
+        self.expire()
+        now = self._clock()
+        transaction = Transaction(
+            str(uuid.uuid4()), ctx.identity.subject, self._engine.pin(), auto_commit, isolation, now, now
+        )
+        with self._lock:
+            if auto_commit:
+                self._auto[transaction.id] = transaction
+                while len(self._auto) > self._settings.max_auto_commit:
+                    oldest, _ = self._auto.popitem(last=False)
+                    self._remember(oldest, TransactionState.ABORTED)
+            else:
+                self._admit_deferred()
+                self._deferred[transaction.id] = transaction
+        return transaction.id
+
+    def commit(self, transaction_id: str) -> None:
+        self._end(transaction_id, TransactionState.COMMITTED)
+
+    def rollback(self, transaction_id: str) -> None:
+        self._end(transaction_id, TransactionState.ABORTED)
+
+    def status(self, transaction_id: str) -> TransactionState | None:
+        self.expire()
+        with self._lock:
+            open_one = self._auto.get(transaction_id) or self._deferred.get(transaction_id)
+            if open_one is not None:
+                return open_one.status
+            remembered = self._remembered.get(transaction_id)
+            return None if remembered is None else remembered[1]
+
+    def auto_commits(self, transaction_id: str) -> bool:
+        with self._lock:
+            return transaction_id not in self._deferred
+
+    def require_open(self, transaction_id: str) -> None:
+        self._find(transaction_id)
+
+    def succeeded(self, transaction_id: str) -> None:
+        """An auto-commit statement has published itself: the status says so, and the transaction stays open."""
+        transaction = self._find(transaction_id)
+        with transaction.lock:
+            transaction.wrote = True
+            if transaction.auto_commit:
+                transaction.status = TransactionState.COMMITTED
+
+    def defer(self, transaction_id: str) -> None:
+        transaction = self._find(transaction_id)
+        with transaction.lock:
+            if not transaction.auto_commit:
+                return
+            if transaction.wrote:
+                raise FailedPrecondition(f"transaction '{transaction_id}' has written already: it cannot be deferred")
+            with self._lock:
+                self._admit_deferred()
+                self._auto.pop(transaction_id, None)
+                self._deferred[transaction_id] = transaction
+            transaction.auto_commit = False
+
+    def open_transactions(self) -> Sequence[OpenTransaction]:
+        self.expire()
+        with self._lock:
+            deferred = list(self._deferred.values())
+        return [self._described(transaction) for transaction in deferred]
+
+    # For engines
+
+    @contextmanager
+    def use(self, ctx: CallContext) -> Iterator[Transaction[S] | None]:
+        """The transaction of a call, kept from expiry while the block runs; None when the call is in none."""
+        if ctx.transaction_id is None:
+            yield None
+            return
+        transaction = self.enter(ctx.transaction_id)
+        try:
+            yield transaction
+        finally:
+            self.leave(transaction)
+
+    def enter(self, transaction_id: str) -> Transaction[S]:
+        """Begin to use a transaction; each ``enter`` needs a ``leave``."""
+        transaction = self._find(transaction_id)
+        with self._lock:
+            transaction.in_use += 1
+        return transaction
+
+    def leave(self, transaction: Transaction[S]) -> None:
+        with self._lock:
+            transaction.in_use -= 1
+            self._touch(transaction)
+
+    def expire(self) -> None:
+        """Abort what has been idle for too long, and forget old endings. Called by every look at transactions."""
+        now = self._clock()
+        idle: list[Transaction[S]] = []
+        with self._lock:
+            for kind in (self._auto, self._deferred):
+                for transaction in kind.values():
+                    if now - transaction.last_used < self._settings.idle_seconds:
+                        break
+                    if not transaction.in_use:
+                        idle.append(transaction)
+            while self._remembered:
+                transaction_id, (when, _) = next(iter(self._remembered.items()))
+                too_many = len(self._remembered) > self._settings.max_remembered
+                if now - when < self._settings.remember_seconds and not too_many:
+                    break
+                del self._remembered[transaction_id]
+        for transaction in idle:
+            with transaction.lock:
+                if not transaction.ended:
+                    self._finish(transaction, TransactionState.ABORTED)
+
+    # Parts of them
+
+    def _find(self, transaction_id: str) -> Transaction[S]:
+        self.expire()
+        with self._lock:
+            transaction = self._auto.get(transaction_id) or self._deferred.get(transaction_id)
+            if transaction is not None:
+                self._touch(transaction)
+                return transaction
+            remembered = self._remembered.get(transaction_id)
+        if remembered is None:
+            raise TransactionNotFound(transaction_id)
+        raise TransactionNotActive(transaction_id, remembered[1].value)
+
+    def _end(self, transaction_id: str, wanted: TransactionState) -> None:
+        """End a transaction; to end it again the same way does nothing, and to roll back what is committed, too."""
+        self.expire()
+        with self._lock:
+            transaction = self._auto.get(transaction_id) or self._deferred.get(transaction_id)
+            remembered = self._remembered.get(transaction_id)
+        if transaction is None:
+            if remembered is None:
+                raise TransactionNotFound(transaction_id)
+            self._check_repeat(transaction_id, remembered[1], wanted)
+            return
+        with transaction.lock:
+            if transaction.ended:
+                self._check_repeat(transaction_id, transaction.status, wanted)
+                return
+            if wanted is TransactionState.ABORTED:
+                self._finish(transaction, wanted)
+                return
+            try:
+                self._engine.publish(transaction)
+            except BaseException:
+                self._finish(transaction, TransactionState.ABORTED)
+                raise
+            self._finish(transaction, wanted)
+
+    def _check_repeat(self, transaction_id: str, state: TransactionState, wanted: TransactionState) -> None:
+        if state is not wanted:
+            raise TransactionNotActive(transaction_id, state.value)
+
+    def _finish(self, transaction: Transaction[S], status: TransactionState) -> None:
+        transaction.status = status
+        transaction.ended = True
+        self._engine.discard(transaction)
+        with self._lock:
+            self._auto.pop(transaction.id, None)
+            self._deferred.pop(transaction.id, None)
+            self._remember(transaction.id, status)
+
+    def _remember(self, transaction_id: str, status: TransactionState) -> None:
+        self._remembered[transaction_id] = (self._clock(), status)
+
+    def _touch(self, transaction: Transaction[S]) -> None:
+        transaction.last_used = self._clock()
+        for kind in (self._auto, self._deferred):
+            if transaction.id in kind:
+                kind.move_to_end(transaction.id)
+
+    def _admit_deferred(self) -> None:
+        if len(self._deferred) >= self._settings.max_deferred:
+            raise ResourceExhausted(f"there are {len(self._deferred)} open deferred transactions, the limit")
+
+    def _described(self, transaction: Transaction[S]) -> OpenTransaction:
+        tables, rows = self._engine.changes(transaction)
+        return OpenTransaction(
+            id=transaction.id,
+            owner=transaction.owner,
+            isolation=transaction.isolation,
+            begun=datetime.fromtimestamp(transaction.begun, UTC),
+            last_used=datetime.fromtimestamp(transaction.last_used, UTC),
+            changed_tables=tables,
+            changed_rows=rows,
+        )
