@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import duckdb
@@ -19,69 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparkport.catalog.expressions import Column, Expression, Function, SqlType, conjuncts, simplify, walk
-from sparkport.catalog.sql import is_supported, to_sql, type_sql
+from sparkport.catalog.sandbox import SANDBOX
+from sparkport.catalog.sql import ColumnSql, is_supported, to_sql, type_sql
 
 __all__ = ["RowFilter"]
 
 _log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-
-# The text that is run comes from strangers by way of a whitelist; this is the second lock on the same door.
-_SETTINGS = (
-    "SET threads = 1",
-    "SET memory_limit = '1GB'",
-    "SET GLOBAL TimeZone = 'UTC'",
-    "SET autoinstall_known_extensions = false",
-    "SET autoload_known_extensions = false",
-    "SET python_enable_replacements = false",
-    "SET temp_directory = ''",
-    "SET enable_external_access = false",
-    "SET lock_configuration = true",
-)
-
-
-class _Sandbox:
-    """One locked-down DuckDB per process, a connection per thread; replaced when an internal error ruins it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._database: duckdb.DuckDBPyConnection | None = None
-        self._local = threading.local()
-
-    def run(self, work: Callable[[duckdb.DuckDBPyConnection], _T]) -> _T:
-        database, connection = self._connection()
-        try:
-            return work(connection)
-        except Exception as exc:
-            # A connection that failed in the middle may hold a result that blocks its next query.
-            self._local.database = None
-            connection.close()
-            if isinstance(exc, duckdb.InternalException | duckdb.FatalException):
-                with self._lock:
-                    if self._database is database:
-                        self._database = None
-            raise
-
-    def _connection(self) -> tuple[duckdb.DuckDBPyConnection, duckdb.DuckDBPyConnection]:
-        with self._lock:
-            if self._database is None:
-                self._database = _open()
-            database = self._database
-            if getattr(self._local, "database", None) is not database:
-                self._local.database = database
-                self._local.connection = database.cursor()
-        return database, self._local.connection
-
-
-def _open() -> duckdb.DuckDBPyConnection:
-    database = duckdb.connect(":memory:")
-    for setting in _SETTINGS:
-        database.execute(setting)
-    return database
-
-
-_sandbox = _Sandbox()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +53,9 @@ class RowFilter:
             kept = simplify(
                 expr, lambda node: is_supported(node) and not (isinstance(node, Column) and spelled[node] is None)
             )
-            parts = [self._bind(part, lambda column: spelled[column] or "NULL") for part in conjuncts(kept)]
+            self._parts = self._bind(conjuncts(kept), lambda column: spelled[column] or "NULL")
         except RecursionError:
             _log.debug("a filter nested too deep is not applied")
-            return
-        self._parts = tuple(part for part in parts if part is not None)
 
     @property
     def pushed(self) -> tuple[Expression, ...]:
@@ -164,21 +107,22 @@ class RowFilter:
             return name
         return f"CAST({name} AS {wanted})" if _is_exact(found, column.type) else None
 
-    def _bind(self, part: Expression, column: Callable[[Column], str]) -> _Part | None:
-        """A conjunct that DuckDB can bind, with functions that give the types that the sender's gave."""
-        fields = list(self._used.values())
-        sql = to_sql(part, column=column)
-        calls = [node for node in walk(part) if isinstance(node, Function) and node.type is not None]
+    def _bind(self, parts: tuple[Expression, ...], column: ColumnSql) -> tuple[_Part, ...]:
+        """The conjuncts that DuckDB can bind: all at once if that goes, else one by one."""
+        found = tuple(_Part(part, to_sql(part, column=column)) for part in parts)
+        if len(found) > 1 and _attempt(partial(self._binds, parts=found, column=column)):
+            return found
+        return tuple(part for part in found if _attempt(partial(self._binds, parts=(part,), column=column)))
 
-        def check(db: duckdb.DuckDBPyConnection) -> bool:
-            relation = _empty(db, fields)
-            if str(relation.project(f"{sql} AS keep").types[0]) != "BOOLEAN":
-                return False
-            found = [str(relation.project(f"{to_sql(call, column=column)} AS v").types[0]) for call in calls]
-            wanted = [type_sql(call.type) if call.type else None for call in calls]
-            return all(w is not None and _same_type(db, f, w) for f, w in zip(found, wanted, strict=True))
-
-        return _Part(part, sql) if _attempt(check) else None
+    def _binds(self, db: duckdb.DuckDBPyConnection, *, parts: tuple[_Part, ...], column: ColumnSql) -> bool:
+        """Whether these are conditions, and each function in them gives the type that the sender's gave."""
+        nodes = (node for part in parts for node in walk(part.expr))
+        calls = [(node, node.type) for node in nodes if isinstance(node, Function) and node.type is not None]
+        wanted = ["BOOLEAN"] * len(parts) + [type_sql(sql_type) for _, sql_type in calls]
+        values = [part.sql for part in parts] + [to_sql(call, column=column) for call, _ in calls]
+        selected = ", ".join(f"{sql} AS v{n}" for n, sql in enumerate(values))
+        found = _empty(db, list(self._used.values())).project(selected).types
+        return all(w is not None and _same_type(db, str(f), w) for f, w in zip(found, wanted, strict=True))
 
     def _columns(self, batch: pa.RecordBatch) -> pa.Table:
         arrays = [batch.column(index) for index in self._used]
@@ -239,7 +183,7 @@ def _is_exact(found: str, wanted: SqlType) -> bool:
 
 def _attempt(work: Callable[[duckdb.DuckDBPyConnection], _T]) -> _T | None:
     try:
-        return _sandbox.run(work)
+        return SANDBOX.run(work)
     except Exception as exc:  # whatever the reason, the answer is not to filter by it
         _log.debug("a filter is not applied: %s", exc)
         return None
@@ -247,7 +191,11 @@ def _attempt(work: Callable[[duckdb.DuckDBPyConnection], _T]) -> _T | None:
 
 def _evaluate(condition: str, rows: pa.Table) -> pa.BooleanArray | None:
     def work(db: duckdb.DuckDBPyConnection) -> Any:
-        return db.from_arrow(rows).project(f"{condition} AS keep").to_arrow_table().column(0).combine_chunks()
+        db.register("batch", rows)
+        try:
+            return db.sql(f"SELECT {condition} AS keep FROM batch").to_arrow_table().column(0).combine_chunks()
+        finally:
+            db.unregister("batch")
 
     mask = _attempt(work)
     if mask is None or len(mask) != rows.num_rows or mask.type != pa.bool_():

@@ -380,9 +380,9 @@ class _Writer:
             case IsNotNull(child):
                 return f"({self.write(child)} IS NOT NULL)"
             case In(child, values):
-                return f"({self.write(child)} IN ({', '.join(map(self.write, values))}))"
+                return f"({self.write(child)} IN ({self._values(child, values)}))"
             case NotIn(child, values):
-                return f"({self.write(child)} NOT IN ({', '.join(map(self.write, values))}))"
+                return f"({self.write(child)} NOT IN ({self._values(child, values)}))"
             case Between(child, lower, upper):
                 low = Comparison(">=" if expr.lower_inclusive else ">", child, lower)
                 high = Comparison("<=" if expr.upper_inclusive else "<", child, upper)
@@ -400,6 +400,18 @@ class _Writer:
                 return f"CASE {checks} ELSE {self.write(default)} END"
             case _:
                 return "NULL"
+
+    def _values(self, child: Expression, values: tuple[Expression, ...]) -> str:
+        """Plain numbers and texts where they cannot be taken for another type: a cast each makes long lists slow."""
+        kind = type_of(child)
+        if kind is None or kind.id not in _INTEGERS | _TEXT:
+            return ", ".join(map(self.write, values))
+        return ", ".join(
+            (quote_text(value.value) if kind.id == "VARCHAR" else str(value.value))
+            if isinstance(value, Literal) and value.type == kind and value.value is not None
+            else self.write(value)
+            for value in values
+        )
 
     def _side(self, expr: Expression, other: Expression) -> str:
         """Text against bytes is compared byte by byte; a cast would read ``\\x41`` in the text as an escape."""

@@ -5,6 +5,7 @@ What a caller may not list does not exist for that caller; what may be listed bu
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -19,10 +20,13 @@ from sparkport.errors import (
     AlreadyExists,
     CatalogNotFound,
     FunctionNotFound,
+    InvalidArgument,
     SchemaNotFound,
     TableNotFound,
 )
+from sparkport.handlers.operations import Operations
 from sparkport.protocol.targets import Target
+from sparkport.transactions.functions import TX_SCHEMA, TransactionSchema
 
 __all__ = ["Directory", "Found"]
 
@@ -42,14 +46,22 @@ class Found:
 class Directory:
     """The catalogs of a server, added and removed while it runs."""
 
-    def __init__(self, catalogs: Iterable[Catalog] = (), authorizer: Authorizer | None = None) -> None:
+    def __init__(
+        self,
+        catalogs: Iterable[Catalog] = (),
+        authorizer: Authorizer | None = None,
+        operations: Operations | None = None,
+    ) -> None:
         self.authorizer = authorizer or AllowAll()
+        self.operations = operations or Operations()
         self._lock = threading.Lock()
         self._catalogs: dict[str, Catalog] = {}
         for catalog in catalogs:
             self.add(catalog)
 
     def add(self, catalog: Catalog) -> None:
+        if catalog.transactions is not None and catalog.schema(CallContext(), TX_SCHEMA) is not None:
+            raise InvalidArgument(f"catalog '{catalog.name}' has a schema '{TX_SCHEMA}', a reserved name")
         with self._lock:
             if catalog.name.casefold() in self._catalogs:
                 raise AlreadyExists(f"catalog '{catalog.name}' is already served")
@@ -78,13 +90,15 @@ class Directory:
         return found
 
     def schemas(self, ctx: CallContext, catalog: Catalog) -> Iterator[Schema]:
-        for schema in catalog.schemas(ctx):
+        for schema in itertools.chain(catalog.schemas(ctx), self._tx_schemas(catalog)):
             if self._allows(ctx, Operation.LIST, Resource(catalog.name, schema.name)):
                 yield schema
 
     def schema(self, ctx: CallContext, catalog: Catalog, name: str) -> Schema:
         """An empty name means the default schema."""
-        if name:
+        if name.casefold() == TX_SCHEMA and catalog.transactions is not None:
+            schema: Schema | None = self._tx_schemas(catalog)[0]
+        elif name:
             schema = catalog.schema(ctx, name)
         else:
             schema = next((item for item in catalog.schemas(ctx) if item.is_default), None)
@@ -118,6 +132,12 @@ class Directory:
 
     def require_action(self, ctx: CallContext, name: str) -> None:
         self._require(ctx, Operation.ACTION, Resource(ctx.catalog, None, name))
+
+    def _tx_schemas(self, catalog: Catalog) -> list[Schema]:
+        manager = catalog.transactions
+        if manager is None:
+            return []
+        return [TransactionSchema(manager, lambda transaction_id: self.operations.ended(manager, transaction_id))]
 
     def _visible(self, ctx: CallContext, catalog: Catalog, schema: Schema, items: Iterable[T]) -> Iterator[T]:
         for item in items:

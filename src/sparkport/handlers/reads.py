@@ -12,7 +12,7 @@ from sparkport.catalog.functions import Arguments, TableFunction
 from sparkport.catalog.scan import Scan, ScanRequest, as_scan
 from sparkport.catalog.table import find_row_id_column
 from sparkport.errors import InternalError, InvalidArgument
-from sparkport.handlers.directory import Directory
+from sparkport.handlers.directory import Directory, Found
 from sparkport.handlers.discovery import readable_schema
 from sparkport.protocol.filters import parse_filters
 from sparkport.protocol.flight import FlightDescriptor, FlightEndpoint
@@ -39,7 +39,7 @@ class Reads:
         arguments = parameters.optional_raw("table_function_parameters")
         condition = None if filters is None else parse_filters(filters)
         if target.kind is Kind.TABLE:
-            table = self._directory.table(ctx, target, Operation.READ).table
+            table = self._readable(ctx, target).table
             schema = readable_schema(ctx, table, at)
             request = ScanRequest(columns=_names(schema, column_ids), filter=condition, at=at)
             parts: Sequence[ScanRequest] = table.plan(ctx, request)
@@ -59,7 +59,7 @@ class Reads:
         condition = None if ticket.filters is None else parse_filters(ticket.filters)
         request = ScanRequest(columns=ticket.columns, filter=condition, at=ticket.at, part=ticket.part)
         if ticket.target.kind is Kind.TABLE:
-            table = self._directory.table(ctx, ticket.target, Operation.READ).table
+            table = self._readable(ctx, ticket.target).table
             schema = readable_schema(ctx, table, ticket.at)
             _check_columns(schema, request)
             yield from _stream(ctx, schema, request, as_scan(table.scan(ctx, request)))
@@ -69,6 +69,13 @@ class Reads:
             schema = function.schema(ctx, arguments)
             _check_columns(schema, request)
             yield from _stream(ctx, schema, request, as_scan(function.scan(ctx, arguments, request)))
+
+    def _readable(self, ctx: CallContext, target: Target) -> Found:
+        """The table of a scan. A scan joins its transaction; one that is over, or was never begun, is refused."""
+        found = self._directory.table(ctx, target, Operation.READ)
+        if ctx.transaction_id is not None and found.catalog.transactions is not None:
+            self._directory.operations.require_open(found.catalog.transactions, ctx.transaction_id)
+        return found
 
 
 def _names(schema: pa.Schema, column_ids: Sequence[int]) -> tuple[str, ...]:

@@ -12,10 +12,14 @@ from sparkport.errors import AlreadyExists, InvalidArgument, Unsupported
 from sparkport.handlers.directory import Directory
 from sparkport.handlers.discovery import Discovery
 from sparkport.handlers.functions import Functions
+from sparkport.handlers.operations import StatementLog
+from sparkport.handlers.puts import Puts
 from sparkport.handlers.reads import Reads
+from sparkport.handlers.transactions import TransactionActions
+from sparkport.handlers.writes import Writes
 from sparkport.protocol.actions import ACTIONS
 from sparkport.protocol.flight import ActionType, FlightDescriptor, FlightInfo
-from sparkport.protocol.maps import MapReader, is_json, pack
+from sparkport.protocol.maps import MapReader, is_json
 from sparkport.protocol.streams import Outgoing, Upload
 
 __all__ = ["ActionFunction", "CustomAction", "Handlers"]
@@ -39,28 +43,41 @@ class Handlers:
         self._discovery = Discovery(directory)
         self._reads = Reads(directory)
         self._functions = Functions(directory)
+        operations, log = directory.operations, StatementLog()
+        self._writes = Writes(directory, operations, log)
+        self._puts = Puts(directory, operations, log)
+        self._transactions = TransactionActions(directory, operations)
         self._custom: dict[str, CustomAction] = {}
         self._actions: dict[str, _Handler] = {
             "catalog_version": self._discovery.catalog_version,
             "column_statistics": self._discovery.column_statistics,
-            "create_transaction": self._create_transaction,
+            "create_transaction": self._transactions.create_for_duckdb,
             "endpoints": self._reads.endpoints,
             "flight_info": self._discovery.flight_info,
             "list_schemas": self._discovery.list_schemas,
             "table_function_flight_info": self._discovery.table_function_flight_info,
         }
-        self._specs = {spec.name: spec for spec in ACTIONS}
+        self._json_actions: dict[str, _Handler] = {
+            "commit_transaction": self._transactions.commit,
+            "create_transaction": self._transactions.create,
+            "delete": self._puts.delete,
+            "get_transaction_status": self._transactions.status,
+            "rollback_transaction": self._transactions.rollback,
+        }
         self._exchanges: dict[str, Callable[[CallContext, Upload], Iterator[Outgoing]]] = {
+            "delete": self._writes.delete,
+            "insert": self._writes.insert,
             "scalar_function": self._functions.scalar,
             "table_function_in_out": self._functions.table_in_out,
+            "update": self._writes.update,
         }
 
     @property
     def handled_actions(self) -> frozenset[str]:
-        return frozenset(self._actions)
+        return frozenset(self._actions) | frozenset(self._json_actions)
 
     def register_action(self, action: CustomAction) -> None:
-        if action.name in self._actions or action.name in self._custom:
+        if action.name in self.handled_actions or action.name in self._custom:
             raise AlreadyExists(f"action '{action.name}' is already there")
         self._custom = {**self._custom, action.name: action}
 
@@ -76,12 +93,12 @@ class Handlers:
             self.directory.require_action(ctx, name)
             yield from custom.function(ctx, body)
             return
-        handler = self._actions.get(name)
-        if handler is None:
+        if name not in self.handled_actions:
             raise Unsupported(f"action '{name}' is not implemented")
-        spec = self._specs[name]
-        if is_json(body) and not spec.json:
-            raise InvalidArgument(f"action '{name}' takes a msgpack body")
+        handlers, form = (self._json_actions, "JSON") if is_json(body) else (self._actions, "msgpack")
+        handler = handlers.get(name)
+        if handler is None:
+            raise InvalidArgument(f"action '{name}' takes no {form} body")
         yield handler(ctx, MapReader.from_body(body))
 
     def list_flights(self, ctx: CallContext) -> Iterator[FlightInfo]:
@@ -101,7 +118,7 @@ class Handlers:
         return self._reads.do_get(ctx, ticket)
 
     def do_put(self, ctx: CallContext, upload: Upload) -> Iterator[bytes]:
-        raise Unsupported("DoPut is not implemented")
+        return self._puts.do_put(ctx, upload)
 
     def do_exchange(self, ctx: CallContext, upload: Upload) -> Iterator[Outgoing]:
         operation = ctx.headers.get("airport-operation")
@@ -111,7 +128,3 @@ class Handlers:
         if exchange is None:
             raise Unsupported(f"exchange operation '{operation}' is not implemented")
         return exchange(ctx, upload)
-
-    def _create_transaction(self, ctx: CallContext, body: MapReader) -> bytes:
-        self.directory.catalog(ctx, body.optional_text("catalog_name") or "")
-        return pack({"identifier": None})

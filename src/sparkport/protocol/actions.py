@@ -27,6 +27,14 @@ ACTIONS: tuple[ActionSpec, ...] = (
         "catalog_version, is_fixed",
     ),
     ActionSpec(
+        "commit_transaction",
+        "Make a transaction's changes visible, in all tables at one instant; safe to repeat",
+        "transaction_id, catalog_name?",
+        "status, transaction_id, transaction_status",
+        msgpack=False,
+        json=True,
+    ),
+    ActionSpec(
         "column_statistics",
         "What is known about a column without reading it",
         "flight_descriptor, column_name, type",
@@ -35,8 +43,16 @@ ACTIONS: tuple[ActionSpec, ...] = (
     ActionSpec(
         "create_transaction",
         "Begin a transaction; an empty identifier where the catalog keeps none",
-        "catalog_name",
-        "identifier",
+        "catalog_name; in JSON also auto_commit?, isolation?",
+        "identifier; in JSON status, transaction_id",
+        json=True,
+    ),
+    ActionSpec(
+        "delete",
+        "Delete rows by their ids",
+        "schema_name, table_name, row_ids, returning?, returning_columns?, catalog_name?",
+        "status, affected_rows, returning_data? (base64 of an Arrow stream)",
+        msgpack=False,
         json=True,
     ),
     ActionSpec(
@@ -53,10 +69,26 @@ ACTIONS: tuple[ActionSpec, ...] = (
         "FlightInfo",
     ),
     ActionSpec(
+        "get_transaction_status",
+        "active, committed or aborted",
+        "transaction_id, catalog_name?",
+        "status, transaction_id, transaction_status",
+        msgpack=False,
+        json=True,
+    ),
+    ActionSpec(
         "list_schemas",
         "The whole catalog, compressed, for DuckDB to cache",
         "catalog_name",
         "[length, zstd of {contents, schemas, version_info}]",
+    ),
+    ActionSpec(
+        "rollback_transaction",
+        "Undo a transaction; safe to repeat",
+        "transaction_id, catalog_name?",
+        "status, transaction_id, transaction_status",
+        msgpack=False,
+        json=True,
     ),
     ActionSpec(
         "table_function_flight_info",

@@ -34,6 +34,7 @@ __all__ = [
     "SERVICE_NAME",
     "SchemaResult",
     "Ticket",
+    "check_names",
 ]
 
 FILE_NAME: Final = "Flight.proto"
@@ -163,10 +164,29 @@ def _parse(name: str, data: bytes) -> Any:
     return message
 
 
+def check_names(schema: pa.Schema) -> None:
+    """Raises ``UnicodeDecodeError`` where a name is no text: pyarrow would do so later, far from where it came in."""
+
+    def check(kind: Any) -> None:
+        if isinstance(kind, pa.BaseExtensionType):
+            check(kind.storage_type)
+        elif pa.types.is_dictionary(kind):
+            check(kind.value_type)
+        else:
+            for index in range(kind.num_fields):
+                field = kind.field(index)
+                _ = field.name
+                check(field.type)
+
+    for field in schema:
+        _ = field.name
+        check(field.type)
+
+
 def _read_schema(data: bytes) -> pa.Schema:
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(data))
-        schema.to_string()  # names that are no text would fail later, far from here
+        check_names(schema)
     except Exception as exc:  # whatever pyarrow raises over these bytes, the bytes are at fault
         raise InvalidArgument("not an Arrow schema in an IPC message") from exc
     return schema

@@ -15,11 +15,13 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from pyarrow import types
 
-from sparkport.errors import InvalidArgument
-from sparkport.protocol.flight import FlightDescriptor
+from sparkport.errors import InvalidArgument, ResourceExhausted
+from sparkport.protocol.flight import FlightDescriptor, check_names
 from sparkport.wire import ipc
 
-__all__ = ["FlightData", "StreamReader", "parse_flight_data"]
+__all__ = ["MAX_BATCH_BYTES", "FlightData", "StreamReader", "parse_flight_data"]
+
+MAX_BATCH_BYTES: Final = 2**30
 
 _CONTINUATION: Final = b"\xff\xff\xff\xff"
 _MAX_ROWS: Final = 2**31 - 1  # columns of nulls need no bytes, so that the length of a message sets no limit
@@ -56,11 +58,17 @@ def parse_flight_data(data: bytes) -> FlightData:
     at = 0
     try:
         while at < end:
-            tag, at = _varint(data, at)
-            field, wire = tag >> 3, tag & 7
+            tag = data[at]  # varints of one byte are read in place: this runs for every message
+            at += 1
+            if tag > 0x7F:
+                tag, at = _varint(data, at - 1)
+            wire = tag & 7
             if wire == _LENGTH:
-                length, at = _varint(data, at)
-                found[field] = view[at : at + length]
+                length = data[at]
+                at += 1
+                if length > 0x7F:
+                    length, at = _varint(data, at - 1)
+                found[tag >> 3] = view[at : at + length]
                 at += length
             elif wire == _VARINT:
                 _, at = _varint(data, at)
@@ -106,10 +114,14 @@ class _Source:
 
 
 class StreamReader:
-    """The record batches of one upload. Not for several threads at once."""
+    """The record batches of one upload. Not for several threads at once.
 
-    def __init__(self, messages: Iterator[bytes]) -> None:
+    ``max_batch_bytes`` is for compressed batches, which may be many times as large as the messages they came in.
+    """
+
+    def __init__(self, messages: Iterator[bytes], *, max_batch_bytes: int = MAX_BATCH_BYTES) -> None:
         self._messages = messages
+        self._max_batch_bytes = max_batch_bytes
         self._pending: FlightData | None = None
         self._descriptor: FlightDescriptor | None = None
         self._first = True
@@ -117,6 +129,8 @@ class StreamReader:
         self._reader: Any = None
         self._schema: pa.Schema | None = None
         self._risky: list[int] = []
+        self._known_header = b""
+        self._known_length = 0
         self.preamble: list[bytes] = []
         """Metadata of the messages before the schema."""
         self.last_metadata: bytes | None = None
@@ -186,23 +200,30 @@ class StreamReader:
                 raise InvalidArgument("another flight descriptor in the middle of a stream")
         return data
 
-    @staticmethod
-    def _kind(data: FlightData) -> int:
+    def _kind(self, data: FlightData) -> int:
+        header = bytes(data.header or b"")
+        if header == self._known_header and len(data.body) == self._known_length:
+            return ipc.BATCH  # batches of equal shape have equal headers
         try:
-            kind, body_length = ipc.peek(data.header)
+            kind, body_length = ipc.peek(header)
+            expanded = ipc.decompressed_length(header, data.body) if kind in (ipc.DICTIONARY, ipc.BATCH) else 0
         except (struct.error, IndexError) as exc:
             raise InvalidArgument("not an Arrow IPC message") from exc
         if kind not in (ipc.SCHEMA, ipc.DICTIONARY, ipc.BATCH):
             raise InvalidArgument(f"an Arrow IPC message of kind {kind} in a stream of record batches")
         if body_length != len(data.body):
             raise InvalidArgument(f"the body of a message has {len(data.body)} bytes, its header says {body_length}")
+        if expanded > self._max_batch_bytes:
+            raise ResourceExhausted(f"a batch of {expanded} bytes, at most {self._max_batch_bytes} are taken")
+        if kind == ipc.BATCH and not expanded:
+            self._known_header, self._known_length = header, body_length
         return kind
 
     def _open(self) -> None:
         try:
             self._reader = pa.ipc.open_stream(pa.PythonFile(self._source, "r"))
             schema = self._reader.schema
-            schema.to_string()  # names that are no text would fail later, far from here
+            check_names(schema)
         except Exception as exc:  # whatever pyarrow raises over these bytes, the bytes are at fault
             raise InvalidArgument("not an Arrow schema") from exc
         self._risky = [index for index, field in enumerate(schema) if _is_risky(field.type)]

@@ -26,6 +26,7 @@ __all__ = [
     "SCHEMA",
     "blank",
     "build_batch",
+    "decompressed_length",
     "has_dictionary",
     "max_rows",
     "peek",
@@ -73,20 +74,39 @@ def peek(header: Any) -> tuple[int, int]:
     return (header[kind] if kind else 0), (_I64(header, length)[0] if length else 0)
 
 
+def _follow(data: Any, table: int, index: int) -> int:
+    """Where the table or vector is that a field refers to, 0 when there is none."""
+    field = _field(data, table, index)
+    return field + _U32(data, field)[0] if field else 0
+
+
+def _vector(data: Any, table: int, index: int, *, width: int) -> tuple[int, ...]:
+    start = _follow(data, table, index)
+    return struct.unpack_from(f"<{_U32(data, start)[0] * width}q", data, start + 4) if start else ()
+
+
 def read_batch(header: Any) -> BatchMetadata:
     """The metadata of a record batch message that pyarrow wrote."""
-    at = _field(header, _U32(header)[0], 2)
-    table = at + _U32(header, at)[0]
+    table = _follow(header, _U32(header)[0], 2)
     rows = _field(header, table, 0)
+    nodes, buffers = _vector(header, table, 1, width=2), _vector(header, table, 2, width=2)
+    return BatchMetadata(_I64(header, rows)[0] if rows else 0, nodes, buffers, _vector(header, table, 4, width=1))
 
-    def vector(index: int, width: int) -> tuple[int, ...]:
-        field = _field(header, table, index)
-        if not field:
-            return ()
-        start = field + _U32(header, field)[0]
-        return struct.unpack_from(f"<{_U32(header, start)[0] * width}q", header, start + 4)
 
-    return BatchMetadata(_I64(header, rows)[0] if rows else 0, vector(1, 2), vector(2, 2), vector(4, 1))
+def decompressed_length(header: Any, body: Any) -> int:
+    """What a batch or dictionary with compressed buffers says it will take, 0 for one without compression.
+
+    Raises ``struct.error`` where offsets lead out of header or body.
+    """
+    message = _U32(header)[0]
+    table = _follow(header, message, 2)
+    if header[_field(header, message, 1)] == DICTIONARY:
+        table = _follow(header, table, 1)
+    if not table or not _field(header, table, 3):
+        return 0
+    buffers = _vector(header, table, 2, width=2)
+    places = zip(buffers[::2], buffers[1::2], strict=True)  # each buffer begins with its length, -1: as it is
+    return sum(max(length, _I64(body, offset)[0]) for offset, length in places if length)
 
 
 def build_batch(metadata: BatchMetadata, body_length: int) -> bytes:

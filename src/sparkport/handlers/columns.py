@@ -1,0 +1,119 @@
+"""Fitting what a client sends to the columns of a table: by name, in the table's types, NOT NULL kept.
+
+The fit is worked out once, from the two schemas; a batch that needs nothing passes through as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from sparkport.catalog.casting import Converter, converter
+from sparkport.catalog.defaults import default_of, default_values
+from sparkport.errors import ConstraintViolation, InvalidArgument, SchemaMismatch
+
+__all__ = ["ColumnFit", "fit_all", "fit_some"]
+
+
+class ColumnFit:
+    """Makes batches of ``source`` into batches of ``target``, whose columns all come from it or from defaults."""
+
+    def __init__(self, table: str, source: pa.Schema, target: pa.Schema, places: Sequence[int | None]) -> None:
+        self.target = target
+        self._table = table
+        self._places = tuple(places)
+        self._converters: list[Converter | None] = []
+        differences: list[str] = []
+        for column, place in zip(target, places, strict=True):
+            convert = None if place is None else converter(source.field(place).type, column.type)
+            if place is not None and convert is None:
+                differences.append(f"column '{column.name}' is {column.type}, input has {source.field(place).type}")
+            self._converters.append(convert)
+        if differences:
+            raise SchemaMismatch(f"schema mismatch: {'; '.join(differences)}")
+        self._unchanged = list(places) == list(range(len(source))) and _same_layout(source, target)
+        self._required = [index for index, column in enumerate(target) if not column.nullable]
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        fitted = batch if self._unchanged else self._fit(batch)
+        for index in self._required:
+            if fitted.column(index).null_count:
+                name = self.target.field(index).name
+                raise ConstraintViolation(f"NOT NULL constraint failed: {self._table}.{name}")
+        return fitted
+
+    def _fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns: list[pa.Array] = []
+        for column, place, convert in zip(self.target, self._places, self._converters, strict=True):
+            if place is None or convert is None:
+                columns.append(default_values(column, batch.num_rows))
+                continue
+            try:
+                columns.append(convert(batch.column(place)))
+            except (pa.ArrowException, ValueError, OverflowError) as exc:
+                raise InvalidArgument(f"column '{column.name}': {exc}") from exc
+        # Not by schema: a null in a NOT NULL column is told by name above, not by Arrow here.
+        return pa.RecordBatch.from_arrays(columns, schema=self.target)
+
+
+def _same_layout(source: pa.Schema, target: pa.Schema) -> bool:
+    return bool(source.names == target.names and source.types == target.types)
+
+
+def fit_all(table: str, source: pa.Schema, target: pa.Schema, *, defaults: bool = True) -> ColumnFit:
+    """For statements that carry whole rows: every column must be there, or have a default."""
+    places, extra = _match(source, target)
+    missing = [
+        column.name
+        for column, place in zip(target, places, strict=True)
+        if place is None and not (defaults and default_of(column))
+    ]
+    if missing or extra:
+        filled = sum(place is None for place in places) - len(missing)
+        if len(source) + filled != len(target):
+            raise SchemaMismatch(f"column mismatch: table has {len(target)} columns, input has {len(source)}")
+        differences = [f"column '{name}' is missing" for name in missing]
+        if extra:
+            differences.append(_unknown(extra))
+        raise SchemaMismatch(f"schema mismatch: {'; '.join(differences)}")
+    return ColumnFit(table, source, target, places)
+
+
+def fit_some(table: str, source: pa.Schema, target: pa.Schema) -> ColumnFit:
+    """For an UPDATE that carries only the columns it changes, in any order."""
+    places, extra = _match(source, target)
+    if extra:
+        raise SchemaMismatch(f"schema mismatch: {_unknown(extra)}")
+    present = [index for index, place in enumerate(places) if place is not None]
+    chosen = pa.schema([target.field(index) for index in present])
+    return ColumnFit(table, source, chosen, [places[index] for index in present])
+
+
+def _unknown(names: Sequence[str]) -> str:
+    return "; ".join(f"column '{name}' is not in the table" for name in names)
+
+
+def _match(source: pa.Schema, target: pa.Schema) -> tuple[list[int | None], list[str]]:
+    """For each column of the table, where it is in the input; and what the input has beyond them."""
+    exact = {name: index for index, name in enumerate(source.names)}
+    folded: dict[str, list[int]] = {}
+    for index, name in enumerate(source.names):
+        folded.setdefault(name.casefold(), []).append(index)
+    if len(exact) != len(source.names):
+        raise SchemaMismatch("schema mismatch: a column is given twice")
+    used: set[int] = set()
+    places: list[int | None] = []
+    for name in target.names:
+        place = exact.get(name)
+        candidates = folded.get(name.casefold(), [])
+        if place is None and len(candidates) > 1:
+            raise SchemaMismatch(f"schema mismatch: column '{name}' is ambiguous")
+        if place is None and candidates:
+            place = candidates[0]
+        if place is not None:
+            if place in used:
+                raise SchemaMismatch(f"schema mismatch: column '{source.names[place]}' is ambiguous")
+            used.add(place)
+        places.append(place)
+    return places, [name for index, name in enumerate(source.names) if index not in used]

@@ -1,0 +1,138 @@
+"""One operation in its transaction: who commits, who aborts, and which statements have been done before."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from sparkport.catalog.context import CallContext, entered
+from sparkport.catalog.model import Catalog
+from sparkport.catalog.transaction import TransactionManager, TransactionState
+from sparkport.errors import Conflict, TransactionNotActive, Unsupported
+
+__all__ = ["Operations", "StatementLog", "require_manager"]
+
+logger = logging.getLogger(__name__)
+
+_REMEMBERED = 100_000
+_DAY = 24 * 60 * 60.0
+
+
+def require_manager(catalog: Catalog) -> TransactionManager:
+    if catalog.transactions is None:
+        raise Unsupported("transaction manager not configured")
+    return catalog.transactions
+
+
+class Operations:
+    """Brackets operations. Transactions that a client has ended itself take no more of them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ended: OrderedDict[tuple[int, str], None] = OrderedDict()
+
+    @contextmanager
+    def running(self, ctx: CallContext, catalog: Catalog) -> Iterator[None]:
+        """In auto-commit the end of the block commits; a failure inside it aborts the transaction."""
+        if ctx.transaction_id is None:
+            yield
+            return
+        manager = require_manager(catalog)
+        self.require_open(manager, ctx.transaction_id)
+        try:
+            yield
+        except BaseException:
+            try:
+                manager.failed(ctx.transaction_id)
+            except Exception:
+                logger.exception("transaction %s could not be rolled back", ctx.transaction_id)
+            raise
+        manager.succeeded(ctx.transaction_id)
+
+    @contextmanager
+    def own(self, ctx: CallContext, manager: TransactionManager) -> Iterator[CallContext]:
+        """A transaction for the length of the block, for a call that has none: commits at its end, or rolls back."""
+        inner = replace(ctx, transaction_id=manager.begin(ctx))
+        transaction_id = inner.transaction_id or ""
+        try:
+            with entered(inner):
+                yield inner
+        except BaseException:
+            manager.rollback(transaction_id)
+            raise
+        manager.commit(transaction_id)
+
+    def require_open(self, manager: TransactionManager, transaction_id: str) -> None:
+        manager.require_open(transaction_id)
+        with self._lock:
+            ended = (id(manager), transaction_id) in self._ended
+        if ended:
+            state = manager.status(transaction_id) or TransactionState.COMMITTED
+            raise TransactionNotActive(transaction_id, state.value)
+
+    def ended(self, manager: TransactionManager, transaction_id: str) -> None:
+        """The client has ended the transaction, which a manager that auto-commits cannot tell from its own commits."""
+        with self._lock:
+            self._ended[(id(manager), transaction_id)] = None
+            while len(self._ended) > _REMEMBERED:
+                self._ended.popitem(last=False)
+
+
+@dataclass(slots=True)
+class _Entry:
+    when: float
+    count: int | None = None
+
+
+class StatementLog:
+    """Statements by their ids, so that one that is sent again after a lost answer is not done twice."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
+
+    @contextmanager
+    def once(self, key: Hashable | None) -> Iterator[_Once]:
+        """Runs the block for a statement; ``done`` of what it yields says what came of an earlier run."""
+        if key is None:
+            yield _Once()
+            return
+        with self._lock:
+            self._forget()
+            entry = self._entries.get(key)
+            if entry is not None and entry.count is None:
+                raise Conflict("the same statement is still running")
+            if entry is None:
+                self._entries[key] = _Entry(self._clock())
+        once = _Once(None if entry is None else entry.count)
+        try:
+            yield once
+        finally:
+            if entry is None:
+                with self._lock:
+                    if once.count is None:
+                        self._entries.pop(key, None)
+                    else:
+                        self._entries[key] = _Entry(self._clock(), once.count)
+
+    def _forget(self) -> None:
+        now = self._clock()
+        while self._entries:
+            key, entry = next(iter(self._entries.items()))
+            if now - entry.when < _DAY and len(self._entries) <= _REMEMBERED:
+                return
+            del self._entries[key]
+
+
+@dataclass(slots=True)
+class _Once:
+    """``done`` is the count of an earlier run; set ``count`` when the statement has been committed."""
+
+    done: int | None = None
+    count: int | None = None

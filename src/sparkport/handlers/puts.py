@@ -1,0 +1,139 @@
+"""The JSON contract: row changes from any Flight client, by DoPut and by the action ``delete``."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+
+from sparkport.catalog.context import CallContext
+from sparkport.catalog.row_ids import as_row_ids
+from sparkport.catalog.statement import Change, MissingRows, StatementRequest
+from sparkport.catalog.table import DMLOptions, data_schema
+from sparkport.errors import AlreadyExists, InvalidArgument
+from sparkport.handlers.columns import fit_all
+from sparkport.handlers.directory import Directory, Found
+from sparkport.handlers.execution import Execution, Push, require_ability
+from sparkport.handlers.operations import Operations, StatementLog
+from sparkport.handlers.writes import OPERATIONS, statement_key
+from sparkport.protocol.maps import MapReader, pack
+from sparkport.protocol.streams import Upload
+from sparkport.protocol.targets import Kind, Target
+
+__all__ = ["Puts"]
+
+_INT64 = range(-(2**63), 2**63)
+
+
+class Puts:
+    def __init__(self, directory: Directory, operations: Operations, log: StatementLog) -> None:
+        self._directory = directory
+        self._operations = operations
+        self._log = log
+
+    def do_put(self, ctx: CallContext, upload: Upload) -> Iterator[bytes]:
+        command = upload.descriptor.command
+        if command is None:
+            raise InvalidArgument("DoPut needs a CMD descriptor with a JSON command")
+        body = MapReader.from_json(command, what="descriptor")
+        operation = body.text("operation")
+        if operation not in ("insert", "update"):
+            raise InvalidArgument(f"descriptor key 'operation' must be insert or update, not '{operation}'")
+        change = Change(operation)
+        count, rows = self._run(ctx, body, change, upload)
+        returned = None if rows is None else _ipc(rows)
+        yield pack({"status": "success", "affected_rows": count, "returning_data": returned})
+
+    def delete(self, ctx: CallContext, body: MapReader) -> bytes:
+        count, rows = self._run(ctx, body, Change.DELETE, None)
+        answer: dict[str, object] = {"status": "success", "affected_rows": count}
+        if rows is not None:
+            answer["returning_data"] = base64.b64encode(_ipc(rows)).decode()
+        return json.dumps(answer).encode()
+
+    def _run(
+        self, ctx: CallContext, body: MapReader, change: Change, upload: Upload | None
+    ) -> tuple[int, pa.Table | None]:
+        target = Target(
+            body.optional_text("catalog_name") or "", body.text("schema_name"), Kind.TABLE, body.text("table_name")
+        )
+        returning = body.flag("returning", default=False)
+        wanted = body.texts("returning_columns") if "returning_columns" in body else ()
+        found = self._directory.table(ctx, target, OPERATIONS[change])
+        with self._operations.running(ctx, found.catalog):
+            require_ability(found.table, change)
+            row_ids = None if change is Change.INSERT else _row_ids(body, change)
+            with self._log.once(statement_key(ctx, found, change)) as once:
+                if once.done is not None:
+                    if returning:
+                        raise AlreadyExists(f"statement '{ctx.statement_id}' has been committed already")
+                    return once.done, None
+                columns, pushes = _pushes(found, change, row_ids, upload)
+                execution = Execution(
+                    catalog=found.catalog,
+                    table=found.table,
+                    request=StatementRequest(
+                        change=change, columns=columns, returning=returning, missing=MissingRows.REFUSE
+                    ),
+                    options=DMLOptions(returning, wanted or tuple(columns.names)) if returning else DMLOptions(),
+                    lock_step=False,
+                )
+                batches: list[pa.RecordBatch] = []
+                rows = execution.run(ctx, pushes(ctx), self._operations)
+                try:
+                    while True:
+                        batches.append(next(rows))
+                except StopIteration as end:
+                    once.count = int(end.value)
+        if not returning:
+            return once.count, None
+        schema = batches[0].schema if batches else pa.schema([])
+        return once.count, pa.Table.from_batches(batches, schema)
+
+
+def _row_ids(body: MapReader, change: Change) -> pa.Int64Array:
+    values: Sequence[int] = body.integers("row_ids") if "row_ids" in body else ()
+    if not values:
+        raise InvalidArgument(f"row_ids cannot be empty for {change.name}")
+    for value in values:
+        if value not in _INT64:
+            raise InvalidArgument(f"row_ids has {value}, which is out of range")
+    return as_row_ids(pa.array(values, pa.int64()))
+
+
+def _pushes(
+    found: Found, change: Change, row_ids: pa.Int64Array | None, upload: Upload | None
+) -> tuple[pa.Schema, Callable[[CallContext], Iterator[Push]]]:
+    if upload is None:
+        return pa.schema([]), lambda ctx: iter([(None, row_ids)])
+    stream = upload
+    columns = data_schema(found.table.schema)
+    fit = fit_all(found.table.name, stream.read_schema(), columns, defaults=change is Change.INSERT)
+
+    def inserts(ctx: CallContext) -> Iterator[Push]:
+        for batch in stream:
+            ctx.check()
+            yield fit(batch), None
+
+    def updates(ctx: CallContext) -> Iterator[Push]:
+        total = 0 if row_ids is None else len(row_ids)
+        used = 0
+        for batch in stream:
+            ctx.check()
+            used += batch.num_rows
+            if used <= total and row_ids is not None:
+                yield fit(batch), row_ids.slice(used - batch.num_rows, batch.num_rows)
+        if used != total:
+            raise InvalidArgument(f"row_ids count ({total}) does not match input rows ({used})")
+
+    return columns, inserts if change is Change.INSERT else updates
+
+
+def _ipc(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    encoded: bytes = sink.getvalue().to_pybytes()
+    return encoded

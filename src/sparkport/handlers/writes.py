@@ -1,0 +1,182 @@
+"""Row changes from DuckDB over DoExchange. Generators without I/O: an upload in, messages out, in lock-step.
+
+The client waits for the server's schema before it sends rows; when it wants rows back it reads exactly one batch for
+each that it writes, of as many rows, before it writes the next. At the end it is told how many rows were changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Hashable, Iterator
+
+import pyarrow as pa
+
+from sparkport.auth.model import Operation
+from sparkport.catalog.casting import converter
+from sparkport.catalog.context import CallContext
+from sparkport.catalog.row_ids import require_row_id_column, split_row_ids
+from sparkport.catalog.statement import Change, MissingRows, StatementRequest
+from sparkport.catalog.table import DMLOptions, data_schema
+from sparkport.errors import AlreadyExists, InternalError
+from sparkport.handlers.columns import fit_all, fit_some
+from sparkport.handlers.directory import Directory, Found
+from sparkport.handlers.execution import Execution, Push, require_ability
+from sparkport.handlers.operations import Operations, StatementLog
+from sparkport.protocol.contents import table_schema
+from sparkport.protocol.maps import pack
+from sparkport.protocol.streams import BatchMessage, MetadataMessage, Outgoing, SchemaMessage, Upload
+from sparkport.protocol.targets import Target
+
+__all__ = ["OPERATIONS", "Writes", "statement_key"]
+
+OPERATIONS = {
+    Change.INSERT: Operation.INSERT,
+    Change.UPDATE: Operation.UPDATE,
+    Change.DELETE: Operation.DELETE,
+}
+
+_Answer = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+
+def statement_key(ctx: CallContext, found: Found, change: Change) -> Hashable | None:
+    """What makes a statement the same as an earlier one. In a deferred transaction it is part of that one only."""
+    if ctx.statement_id is None:
+        return None
+    manager, transaction_id = found.catalog.transactions, ctx.transaction_id
+    deferred = manager is not None and transaction_id is not None and not manager.auto_commits(transaction_id)
+    return (
+        found.catalog.name,
+        found.schema.name,
+        found.table.name,
+        change,
+        ctx.identity.subject,
+        ctx.statement_id,
+        transaction_id if deferred else None,
+    )
+
+
+class Writes:
+    def __init__(self, directory: Directory, operations: Operations, log: StatementLog) -> None:
+        self._directory = directory
+        self._operations = operations
+        self._log = log
+
+    def insert(self, ctx: CallContext, upload: Upload) -> Iterator[Outgoing]:
+        return self._change(ctx, upload, Change.INSERT)
+
+    def update(self, ctx: CallContext, upload: Upload) -> Iterator[Outgoing]:
+        return self._change(ctx, upload, Change.UPDATE)
+
+    def delete(self, ctx: CallContext, upload: Upload) -> Iterator[Outgoing]:
+        return self._change(ctx, upload, Change.DELETE)
+
+    def _change(self, ctx: CallContext, upload: Upload, change: Change) -> Iterator[Outgoing]:
+        found = self._directory.table(ctx, Target.of(upload.descriptor), OPERATIONS[change])
+        with self._operations.running(ctx, found.catalog):
+            count = yield from self._statement(ctx, upload, change, found)
+        yield MetadataMessage(pack({"total_changed": count}))
+
+    def _statement(
+        self, ctx: CallContext, upload: Upload, change: Change, found: Found
+    ) -> Generator[Outgoing, None, int]:
+        require_ability(found.table, change)
+        returning = ctx.headers.get("return-chunks") == "1"
+        with self._log.once(statement_key(ctx, found, change)) as once:
+            if once.done is not None and returning:
+                raise AlreadyExists(
+                    f"statement '{ctx.statement_id}' has been committed: its rows cannot be returned again"
+                )
+            sent = upload.read_schema()
+            execution, pushes = _planned(found, change, sent, upload, returning=returning)
+            yield SchemaMessage(sent if change is Change.UPDATE else table_schema(found.table))
+            if once.done is not None:
+                for _ in upload:
+                    ctx.check()
+                return once.done
+            rows = execution.run(ctx, pushes(ctx), self._operations)
+            once.count = yield from _answered(rows, _echo(sent) if change is Change.UPDATE else _table_types(found))
+            return once.count
+
+
+def _planned(
+    found: Found, change: Change, sent: pa.Schema, upload: Upload, *, returning: bool
+) -> tuple[Execution, Callable[[CallContext], Iterator[Push]]]:
+    """How the statement will run, and the pushes it will run on; all that is wrong with the schema is told here."""
+    table = found.table
+    columns = data_schema(table.schema)
+    returning_columns: tuple[str, ...] = ()
+    if change is Change.INSERT:
+        fit = fit_all(table.name, sent, columns)
+        returning_columns = tuple(sent.names)
+
+        def push(batch: pa.RecordBatch) -> Push:
+            return fit(batch), None
+    else:
+        index = require_row_id_column(sent, change.name)
+        rest = sent.remove(index)
+        if change is Change.UPDATE:
+            fit = fit_some(table.name, rest, columns)
+            returning_columns = tuple(rest.names)
+
+            def push(batch: pa.RecordBatch) -> Push:
+                row_ids, rows = split_row_ids(batch, index)
+                return fit(rows), row_ids
+        else:
+            fit = fit_some(table.name, pa.schema([]), columns)
+
+            def push(batch: pa.RecordBatch) -> Push:
+                return None, split_row_ids(batch, index)[0]
+
+    def pushes(ctx: CallContext) -> Iterator[Push]:
+        for batch in upload:
+            ctx.check()
+            yield push(batch)
+
+    request = StatementRequest(change=change, columns=fit.target, returning=returning, missing=MissingRows.SKIP)
+    options = DMLOptions(returning, returning_columns if returning else ())
+    return (
+        Execution(catalog=found.catalog, table=table, request=request, options=options, lock_step=True),
+        pushes,
+    )
+
+
+def _answered(
+    rows: Generator[pa.RecordBatch, None, int], answer: Callable[[pa.RecordBatch], pa.RecordBatch]
+) -> Generator[Outgoing, None, int]:
+    try:
+        while True:
+            yield BatchMessage(answer(next(rows)))
+    except StopIteration as end:
+        return int(end.value)
+    finally:
+        rows.close()
+
+
+def _echo(sent: pa.Schema) -> _Answer:
+    """Rows back in exactly the columns, order and types that were sent: the client reads them by position."""
+
+    def answer(batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = []
+        for column in sent:
+            index = batch.schema.get_field_index(column.name)
+            if index < 0:
+                raise InternalError(f"the table returned no column '{column.name}'")
+            convert = converter(batch.schema.field(index).type, column.type)
+            found = batch.column(index)
+            columns.append(found.cast(column.type) if convert is None else convert(found))
+        return pa.RecordBatch.from_arrays(columns, schema=sent)
+
+    return answer
+
+
+def _table_types(found: Found) -> _Answer:
+    """Rows back in the table's types; columns that the table did not give back are null."""
+    schema = table_schema(found.table)
+
+    def answer(batch: pa.RecordBatch) -> pa.RecordBatch:
+        names = [name for name in schema.names if name in batch.schema.names]
+        for name in names:
+            if batch.schema.field(name).type != schema.field(name).type:
+                raise InternalError(f"the table returned column '{name}' as {batch.schema.field(name).type}")
+        return batch.select(names)
+
+    return answer

@@ -1,0 +1,131 @@
+"""The schema ``tx`` of every catalog with a manager: how plain SQL in DuckDB holds several statements together.
+
+    BEGIN;
+    SELECT lake.tx.begin();
+    INSERT INTO lake.main.a …; UPDATE lake.main.b …;
+    SELECT lake.tx.commit();
+    COMMIT;
+
+DuckDB's client never sends COMMIT or ROLLBACK, but it sends the transaction's id with scalar functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pyarrow as pa
+
+from sparkport.catalog.context import CallContext
+from sparkport.catalog.functions import Function, ScalarFunction, Stability
+from sparkport.catalog.model import Schema
+from sparkport.catalog.scan import Scan, ScanRequest
+from sparkport.catalog.static import scan_arrow
+from sparkport.catalog.table import Table
+from sparkport.catalog.transaction import TransactionManager
+from sparkport.errors import FailedPrecondition, TransactionNotFound
+
+__all__ = ["TX_SCHEMA", "TransactionSchema"]
+
+TX_SCHEMA = "tx"
+
+_COLUMNS = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("owner", pa.string(), nullable=False),
+        pa.field("isolation", pa.string(), nullable=False),
+        pa.field("begun", pa.timestamp("us", "UTC"), nullable=False),
+        pa.field("last_used", pa.timestamp("us", "UTC"), nullable=False),
+        pa.field("changed_tables", pa.list_(pa.string()), nullable=False),
+        pa.field("changed_rows", pa.int64(), nullable=False),
+    ]
+)
+
+
+class _TransactionFunction(ScalarFunction):
+    """A function without arguments that acts on the transaction of the call it is in."""
+
+    returns = pa.string()
+    stability = Stability.VOLATILE
+
+    def __init__(self, name: str, comment: str, act: Callable[[str], str]) -> None:
+        self.name = name
+        self.comment = comment
+        self._act = act
+
+    def call(self, ctx: CallContext, arguments: pa.RecordBatch) -> pa.Array:
+        if ctx.transaction_id is None:
+            raise FailedPrecondition(f"tx.{self.name}() acts on the transaction it is called in: begin one first")
+        answer = self._act(ctx.transaction_id)
+        return pa.array([answer] * arguments.num_rows, pa.string())
+
+
+class _OpenTransactions(Table):
+    """The deferred transactions that have not ended."""
+
+    name = "transactions"
+    comment = "Deferred transactions that have not ended"
+
+    def __init__(self, manager: TransactionManager) -> None:
+        self._manager = manager
+
+    @property
+    def schema(self) -> pa.Schema:
+        return _COLUMNS
+
+    def scan(self, ctx: CallContext, request: ScanRequest) -> Scan:
+        rows = [
+            {
+                "id": item.id,
+                "owner": item.owner,
+                "isolation": item.isolation.value,
+                "begun": item.begun,
+                "last_used": item.last_used,
+                "changed_tables": list(item.changed_tables),
+                "changed_rows": item.changed_rows,
+            }
+            for item in self._manager.open_transactions()
+        ]
+        return scan_arrow(pa.Table.from_pylist(rows, _COLUMNS), request)
+
+
+class TransactionSchema(Schema):
+    name = TX_SCHEMA
+    comment = "Transactions over several statements"
+
+    def __init__(self, manager: TransactionManager, ended: Callable[[str], None]) -> None:
+        """``ended`` is told the id of a transaction that a caller has committed or rolled back."""
+        self._manager = manager
+        self._ended = ended
+        self._table = _OpenTransactions(manager)
+        self._functions = (
+            _TransactionFunction("begin", "Hold the commit back until tx.commit(); the transaction's id", self._begin),
+            _TransactionFunction("commit", "Commit all statements since tx.begin() at one instant", self._commit),
+            _TransactionFunction("rollback", "Undo all statements since tx.begin()", self._rollback),
+            _TransactionFunction("status", "active, committed or aborted", self._status),
+        )
+
+    def tables(self, ctx: CallContext) -> Iterable[Table]:
+        return (self._table,)
+
+    def functions(self, ctx: CallContext) -> Iterable[Function]:
+        return self._functions
+
+    def _begin(self, transaction_id: str) -> str:
+        self._manager.defer(transaction_id)
+        return transaction_id
+
+    def _commit(self, transaction_id: str) -> str:
+        self._manager.commit(transaction_id)
+        self._ended(transaction_id)
+        return self._status(transaction_id)
+
+    def _rollback(self, transaction_id: str) -> str:
+        self._manager.rollback(transaction_id)
+        self._ended(transaction_id)
+        return self._status(transaction_id)
+
+    def _status(self, transaction_id: str) -> str:
+        state = self._manager.status(transaction_id)
+        if state is None:
+            raise TransactionNotFound(transaction_id)
+        return state.value
