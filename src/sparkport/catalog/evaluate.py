@@ -22,7 +22,7 @@ from sparkport.catalog.expressions import Column, Expression, Function, SqlType,
 from sparkport.catalog.sandbox import SANDBOX
 from sparkport.catalog.sql import ColumnSql, is_supported, to_sql, type_sql
 
-__all__ = ["RowFilter"]
+__all__ = ["RowFilter", "keep_rows"]
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class RowFilter:
         mask = self.mask(batch)
         if mask is None or mask.true_count == len(mask):
             return batch
-        return batch.filter(mask)
+        return keep_rows(batch, mask)
 
     def _spell(self, column: Column) -> str | None:
         """How to refer to a column, cast to the type in which the sender compares it; None where that cannot be."""
@@ -129,6 +129,22 @@ class RowFilter:
         if not arrays:  # a constant still needs as many rows
             return pa.table({"c": pa.nulls(batch.num_rows)})
         return pa.Table.from_arrays(arrays, schema=pa.schema(list(self._used.values())))
+
+
+def keep_rows(batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatch:
+    """The rows of a batch where the mask is true, whatever the batch's columns are."""
+    if not batch.num_columns:  # Arrow's filter would lose the number of rows
+        return batch.slice(0, mask.true_count)
+    try:
+        return batch.filter(mask)
+    except pa.ArrowNotImplementedError:  # of view types, which Arrow can put together but not pick from
+        runs: list[tuple[int, int]] = []
+        for row, keep in enumerate(mask.to_pylist()):
+            if keep and runs and runs[-1][1] == row:
+                runs[-1] = (runs[-1][0], row + 1)
+            elif keep:
+                runs.append((row, row + 1))
+        return pa.concat_batches([batch.slice(start, end - start) for start, end in runs] or [batch.slice(0, 0)])
 
 
 def _find(schema: pa.Schema, name: str) -> int | None:

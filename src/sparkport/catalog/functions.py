@@ -93,8 +93,7 @@ class Function(ABC):
     def bind(self, row: pa.RecordBatch | None) -> Arguments:
         """Arguments of a call from the one-row batch that the client sends, by position and by name."""
         declared = [parameter for parameter in self.parameters if not parameter.table]
-        if row is None:
-            return Arguments({})
+        row = pa.RecordBatch.from_struct_array(pa.array([{}], pa.struct([]))) if row is None else row
         if row.num_rows != 1:
             raise InvalidArgument(f"function '{self.name}' takes one row of arguments, got {row.num_rows}")
         names = {parameter.name: parameter for parameter in declared}

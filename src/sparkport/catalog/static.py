@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparkport.catalog.context import CallContext
-from sparkport.catalog.evaluate import RowFilter
+from sparkport.catalog.evaluate import RowFilter, keep_rows
 from sparkport.catalog.scan import Scan, Scannable, ScanRequest
 from sparkport.catalog.table import ColumnStatistics, StatisticsTable, Table
 
@@ -52,7 +52,7 @@ def select_batches(batches: Iterable[pa.RecordBatch], request: ScanRequest) -> I
         for start in range(0, batch.num_rows, _FILTER_ROWS):
             piece = selected.slice(start, _FILTER_ROWS)
             mask = row_filter.mask(batch.slice(start, _FILTER_ROWS))
-            kept = piece if mask is None else piece.filter(mask)
+            kept = piece if mask is None else keep_rows(piece, mask)
             if kept.num_rows:
                 yield kept
 

@@ -121,10 +121,11 @@ class Directory:
         self._require(ctx, operation, Resource(catalog.name, schema.name, table.name))
         return Found(catalog, schema, table)
 
-    def function(self, ctx: CallContext, target: Target, kind: type[F]) -> F:
+    def function(self, ctx: CallContext, target: Target, *kinds: type[F]) -> F:
         catalog = self.catalog(ctx, target.catalog)
         schema = self.schema(ctx, catalog, target.schema)
-        function = schema.function(ctx, target.name, kind)
+        found = (schema.function(ctx, target.name, kind) for kind in kinds)
+        function = next((item for item in found if item is not None), None)
         if function is None or not self._allows(ctx, Operation.LIST, Resource(catalog.name, schema.name, target.name)):
             raise FunctionNotFound(schema.name, target.name)
         self._require(ctx, Operation.CALL, Resource(catalog.name, schema.name, function.name))

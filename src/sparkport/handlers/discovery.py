@@ -26,6 +26,11 @@ __all__ = ["Discovery", "readable_schema"]
 
 _LISTINGS_KEPT = 64
 
+_KINDS: dict[Kind, tuple[type[Function], ...]] = {
+    Kind.SCALAR_FUNCTION: (ScalarFunction,),
+    Kind.TABLE_FUNCTION: (TableFunction, TableInOutFunction),
+}
+
 
 def readable_schema(ctx: CallContext, table: Table, at: AsOf | None) -> pa.Schema:
     """The schema that a scan of ``table`` streams, as of a version if one is asked for."""
@@ -89,7 +94,7 @@ class Discovery:
         target = Target.of(FlightDescriptor.decode(body.raw("descriptor")))
         parameters = body.optional_raw("parameters")
         input_schema = body.optional_raw("table_input_schema")
-        function = self._directory.function(ctx, target, Function)
+        function = self._directory.function(ctx, target, *_KINDS[Kind.TABLE_FUNCTION])
         arguments = function.bind(decode_arguments(parameters))
         if isinstance(function, TableInOutFunction):
             if input_schema is None:
@@ -154,7 +159,7 @@ class Discovery:
 
     def _table_info(self, ctx: CallContext, target: Target, at: AsOf | None) -> FlightInfo:
         if target.kind is not Kind.TABLE:
-            function = self._directory.function(ctx, target, Function)
+            function = self._directory.function(ctx, target, *_KINDS[target.kind])
             return flight_info(function, target, _result_schema(ctx, function))
         found = self._directory.table(ctx, target, Operation.READ)
         named = _named(target, found)

@@ -9,6 +9,7 @@ import pyarrow as pa
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.functions import ScalarFunction, TableInOutFunction
 from sparkport.errors import InternalError, InvalidArgument
+from sparkport.handlers.closing import closed_with
 from sparkport.handlers.directory import Directory
 from sparkport.protocol.maps import MapReader
 from sparkport.protocol.streams import BatchMessage, Outgoing, SchemaMessage, Upload
@@ -31,13 +32,11 @@ class Functions:
         expected = len(function.parameters)
         if len(sent) != expected:
             raise InvalidArgument(f"function '{function.name}' takes {expected} arguments, got {len(sent)}")
-        named = sent.names if sent.names == [p.name for p in function.parameters] else None
         schema = pa.schema([pa.field("result", function.returns)])
         yield SchemaMessage(schema)
         for batch in upload:
             ctx.check()
-            arguments = batch if named or not expected else batch.rename_columns([p.name for p in function.parameters])
-            result = function.call(ctx, arguments)
+            result = function.call(ctx, _arguments(function, batch))
             yield BatchMessage(_result(function, result, batch.num_rows, schema))
 
     def table_in_out(self, ctx: CallContext, upload: Upload) -> Iterator[Outgoing]:
@@ -50,16 +49,29 @@ class Functions:
         arguments = function.bind(decode_arguments(parameters.optional_raw("parameters")))
         schema = function.schema(ctx, arguments, input_schema)
         call = function.open(ctx, arguments, input_schema)
-        forget = ctx.cancellation.add_callback(call.close)
-        try:
+        with closed_with(ctx, call.close):
             yield SchemaMessage(schema)
             for batch in upload:
                 ctx.check()
                 yield from _round(call.push(batch), schema)
             yield from _round(call.finish(), schema)
-        finally:
-            forget()
-            call.close()
+
+
+def _arguments(function: ScalarFunction, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with the names and types that the function declares."""
+    columns, fields = [], []
+    for parameter, column in zip(function.parameters, batch.columns, strict=True):
+        if isinstance(parameter.type, pa.DataType) and column.type != parameter.type:
+            try:
+                column = column.cast(parameter.type)
+            except pa.ArrowException as exc:
+                raise InvalidArgument(
+                    f"function '{function.name}': argument '{parameter.name}' is {column.type}, "
+                    f"which does not go into {parameter.type}"
+                ) from exc
+        columns.append(column)
+        fields.append(pa.field(parameter.name, column.type))
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)) if columns else batch
 
 
 def _result(function: ScalarFunction, result: pa.Array, rows: int, schema: pa.Schema) -> pa.RecordBatch:

@@ -9,9 +9,10 @@ import pyarrow as pa
 from sparkport.auth.model import Operation
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.functions import Arguments, TableFunction
-from sparkport.catalog.scan import Scan, ScanRequest, as_scan
+from sparkport.catalog.scan import Scan, Scannable, ScanRequest, as_scan
 from sparkport.catalog.table import find_row_id_column
 from sparkport.errors import InternalError, InvalidArgument
+from sparkport.handlers.closing import closed_with
 from sparkport.handlers.directory import Directory, Found
 from sparkport.handlers.discovery import readable_schema
 from sparkport.protocol.filters import parse_filters
@@ -62,13 +63,13 @@ class Reads:
             table = self._readable(ctx, ticket.target).table
             schema = readable_schema(ctx, table, ticket.at)
             _check_columns(schema, request)
-            yield from _stream(ctx, schema, request, as_scan(table.scan(ctx, request)))
+            yield from _stream(ctx, schema, request, table.scan(ctx, request))
         else:
             function = self._directory.function(ctx, ticket.target, TableFunction)  # type: ignore[type-abstract]
             arguments: Arguments = function.bind(decode_arguments(ticket.arguments))
             schema = function.schema(ctx, arguments)
             _check_columns(schema, request)
-            yield from _stream(ctx, schema, request, as_scan(function.scan(ctx, arguments, request)))
+            yield from _stream(ctx, schema, request, function.scan(ctx, arguments, request))
 
     def _readable(self, ctx: CallContext, target: Target) -> Found:
         """The table of a scan. A scan joins its transaction; one that is over, or was never begun, is refused."""
@@ -99,10 +100,11 @@ def _check_columns(schema: pa.Schema, request: ScanRequest) -> None:
             raise InvalidArgument(f"ticket asks for a column '{name}' that is not there")
 
 
-def _stream(ctx: CallContext, schema: pa.Schema, request: ScanRequest, scan: Scan) -> Iterator[Outgoing]:
+def _stream(ctx: CallContext, schema: pa.Schema, request: ScanRequest, rows: Scannable) -> Iterator[Outgoing]:
     """The scan's batches, each with just the columns asked for, until the caller goes."""
-    forget = ctx.cancellation.add_callback(scan.close)
-    try:
+    scan = as_scan(rows)
+    # Only a Scan promises that it can be closed while another thread reads from it: readers and generators do not.
+    with closed_with(ctx, scan.close, early=isinstance(rows, Scan)):
         yield SchemaMessage(schema)
         select = _Selection(schema, request)
         done = 0
@@ -111,9 +113,6 @@ def _stream(ctx: CallContext, schema: pa.Schema, request: ScanRequest, scan: Sca
             done += batch.num_rows
             progress = pack({"progress": min(1.0, done / scan.total_rows)}) if scan.total_rows else None
             yield BatchMessage(select(batch), progress)
-    finally:
-        forget()
-        scan.close()
 
 
 class _Selection:

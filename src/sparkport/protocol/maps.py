@@ -35,8 +35,9 @@ def unpack(data: bytes, *, what: str = "body") -> Any:
             data,
             raw=True,
             strict_map_key=False,
-            max_array_len=MAX_BODY_ITEMS,
-            max_map_len=MAX_BODY_ITEMS,
+            # Space is made for as many items as are announced, so they must at least fit into what was sent.
+            max_array_len=min(MAX_BODY_ITEMS, len(data)),
+            max_map_len=min(MAX_BODY_ITEMS, len(data)),
         )
     except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as exc:
         raise InvalidArgument(f"{what} is not valid msgpack") from exc
@@ -81,7 +82,7 @@ class MapReader:
             raise InvalidArgument(f"{what} must be a msgpack map")
         try:
             return cls({_text(key): item for key, item in value.items()}, what=what)
-        except (UnicodeDecodeError, TypeError) as exc:
+        except (UnicodeError, TypeError) as exc:
             raise InvalidArgument(f"{what} has a key that is not text") from exc
 
     def __contains__(self, key: str) -> bool:
@@ -156,7 +157,7 @@ class MapReader:
     def _as_text(self, key: str, value: Any) -> str:
         try:
             return _text(value)
-        except (UnicodeDecodeError, TypeError) as exc:
+        except (UnicodeError, TypeError) as exc:
             raise self._wrong(key, "text") from exc
 
     def _missing(self, key: str) -> InvalidArgument:
@@ -170,5 +171,6 @@ def _text(value: Any) -> str:
     if isinstance(value, bytes):
         return value.decode("utf-8")
     if isinstance(value, str):
+        value.encode()  # JSON can hold halves of characters, which nothing after this could write down
         return value
     raise TypeError(type(value).__name__)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from sparkport.catalog.scan import AsOf, AsOfUnit
 from sparkport.errors import InvalidArgument
-from sparkport.protocol.flight import FlightDescriptor
+from sparkport.protocol.flight import FlightDescriptor, check_names
 from sparkport.protocol.maps import MapReader, pack
 
 __all__ = ["Kind", "Target", "Ticket", "as_of", "decode_arguments", "decode_schema"]
@@ -112,9 +112,11 @@ class Ticket:
 
 def decode_schema(data: bytes, *, what: str) -> pa.Schema:
     try:
-        return pa.ipc.read_schema(pa.py_buffer(data))
-    except (pa.ArrowException, OSError, ValueError) as exc:
+        schema = pa.ipc.read_schema(pa.py_buffer(data))
+        check_names(schema)
+    except Exception as exc:  # whatever pyarrow raises over these bytes, the bytes are at fault
         raise InvalidArgument(f"{what} is not an Arrow schema") from exc
+    return schema
 
 
 def decode_arguments(data: bytes | None) -> pa.RecordBatch | None:
@@ -123,9 +125,10 @@ def decode_arguments(data: bytes | None) -> pa.RecordBatch | None:
         return None
     try:
         with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+            check_names(reader.schema)
             table = reader.read_all()
         table.validate(full=True)
-    except (pa.ArrowException, OSError, ValueError) as exc:
+    except Exception as exc:  # whatever pyarrow raises over these bytes, the bytes are at fault
         raise InvalidArgument("parameters are not an Arrow IPC stream") from exc
     if table.num_rows != 1:
         raise InvalidArgument(f"parameters must have one row, not {table.num_rows}")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import grpc
 
 from sparkport.auth.identity import ANONYMOUS
 from sparkport.auth.model import Authenticator
 from sparkport.auth.secret import Secret
-from sparkport.catalog.context import CallContext, Cancellation
+from sparkport.catalog.context import CallContext, Cancellation, entered
 from sparkport.errors import InvalidArgument, Unauthenticated
 from sparkport.wire.tls import peer_of
 
@@ -21,8 +23,27 @@ _STATEMENT_HEADERS = ("x-statement-id", "airport-trace-id")
 _SECRET_HEADERS = frozenset({"authorization", "cookie"})
 
 
-def open_call(context: grpc.ServicerContext, authenticator: Authenticator | None) -> CallContext:
-    """The call's context. Raises Unauthenticated first of all: nothing of the request has been parsed by then."""
+@contextmanager
+def open_call(context: grpc.ServicerContext, authenticator: Authenticator | None) -> Iterator[CallContext]:
+    """A call from its first moment to its last. Unauthenticated is raised first of all, before a body is parsed."""
+    ctx = _read_call(context, authenticator)
+    if not context.add_callback(lambda: _cancel(ctx.cancellation)):
+        ctx.cancellation.set()
+    try:
+        with entered(ctx):
+            yield ctx
+    finally:
+        ctx.cancellation.set()
+
+
+def _cancel(cancellation: Cancellation) -> None:
+    """gRPC tells of the end of every call, whatever ended it, on the one thread that serves all connections: what is
+    to be done about a caller that has gone, however long it takes, is done on another."""
+    if not cancellation.is_set:
+        threading.Thread(target=cancellation.set, name="sparkport-cancel", daemon=True).start()
+
+
+def _read_call(context: grpc.ServicerContext, authenticator: Authenticator | None) -> CallContext:
     headers: dict[str, str] = {}
     token: Secret | None = None
     for key, value in context.invocation_metadata() or ():
@@ -33,9 +54,6 @@ def open_call(context: grpc.ServicerContext, authenticator: Authenticator | None
     identity = ANONYMOUS
     if authenticator is not None:
         identity = authenticator.authenticate(token, peer_of(context))
-    cancellation = Cancellation()
-    if not context.add_callback(cancellation.set):
-        cancellation.set()
     remaining = context.time_remaining()
     return CallContext(
         identity=identity,
@@ -45,7 +63,6 @@ def open_call(context: grpc.ServicerContext, authenticator: Authenticator | None
         session_id=headers.get("airport-client-session-id"),
         deadline=None if remaining is None or remaining > 1e9 else time.monotonic() + remaining,
         headers=headers,
-        cancellation=cancellation,
     )
 
 

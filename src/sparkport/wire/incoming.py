@@ -19,7 +19,7 @@ from sparkport.errors import InvalidArgument, ResourceExhausted
 from sparkport.protocol.flight import FlightDescriptor, check_names
 from sparkport.wire import ipc
 
-__all__ = ["MAX_BATCH_BYTES", "FlightData", "StreamReader", "parse_flight_data"]
+__all__ = ["FlightData", "MAX_BATCH_BYTES", "StreamReader", "parse_flight_data"]
 
 MAX_BATCH_BYTES: Final = 2**30
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 import grpc
 
 from sparkport.auth.model import Authenticator
-from sparkport.catalog.context import CallContext, entered
+from sparkport.catalog.context import CallContext
 from sparkport.errors import Unsupported
 from sparkport.handlers.service import Handlers
 from sparkport.protocol import flight
@@ -66,9 +66,9 @@ class FlightService(grpc.GenericRpcHandler):
     def _single(self, method: Callable[[CallContext, bytes], bytes]) -> Callable[[bytes, grpc.ServicerContext], bytes]:
         def call(request: bytes, context: grpc.ServicerContext) -> bytes:
             try:
-                with entered(open_call(context, self._authenticator)) as ctx:
+                with open_call(context, self._authenticator) as ctx:
                     return method(ctx, request)
-            except Exception as exc:
+            except BaseException as exc:  # gRPC leaves a call without an answer that ends with a SystemExit
                 abort(context, exc)
 
         return call
@@ -78,9 +78,11 @@ class FlightService(grpc.GenericRpcHandler):
     ) -> Callable[[R, grpc.ServicerContext], Iterator[bytes]]:
         def call(request: R, context: grpc.ServicerContext) -> Iterator[bytes]:
             try:
-                with entered(open_call(context, self._authenticator)) as ctx, _closing(method(ctx, request)) as out:
+                with open_call(context, self._authenticator) as ctx, _closing(method(ctx, request)) as out:
                     yield from out
-            except Exception as exc:
+            except GeneratorExit:  # the caller has gone
+                raise
+            except BaseException as exc:
                 abort(context, exc)
 
         return call
@@ -109,11 +111,11 @@ class FlightService(grpc.GenericRpcHandler):
         return self._framed(self._handlers.do_get(ctx, flight.Ticket.decode(request).ticket))
 
     def _do_put(self, ctx: CallContext, messages: Iterator[bytes]) -> Iterator[bytes]:
-        for metadata in self._handlers.do_put(ctx, StreamReader(messages)):
+        for metadata in self._handlers.do_put(ctx, StreamReader(_whole(messages))):
             yield flight.PutResult(metadata).encode()
 
     def _do_exchange(self, ctx: CallContext, messages: Iterator[bytes]) -> Iterator[bytes]:
-        return self._framed(self._handlers.do_exchange(ctx, StreamReader(messages)))
+        return self._framed(self._handlers.do_exchange(ctx, StreamReader(_whole(messages))))
 
     def _do_action(self, ctx: CallContext, request: bytes) -> Iterator[bytes]:
         action = flight.Action.decode(request)
@@ -139,6 +141,16 @@ class FlightService(grpc.GenericRpcHandler):
                     yield writer.schema_message()
                 elif isinstance(message, MetadataMessage):
                     yield metadata_message(message.metadata)
+
+
+def _whole(messages: Iterator[bytes]) -> Iterator[bytes]:
+    """The messages of an upload, up to an end that the client has meant.
+
+    gRPC tells of a client that has gone in two steps: the stream ends, then the call is cancelled. Taken at its word,
+    the first would commit half a statement. Asking once more is answered after both, with an error if it was one.
+    """
+    yield from messages
+    next(messages, None)
 
 
 def _closing(iterator: Iterator[R]) -> closing[Iterator[R]]:  # type: ignore[type-var]

@@ -1,0 +1,197 @@
+"""Changing what there is: the abilities of catalogs, schemas and tables that can, and the changes as plain values.
+
+A change is a frozen value, so that it can be printed, compared, tested without an engine and sent again safely.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from sparkport.catalog.context import CallContext
+from sparkport.catalog.model import Catalog, Schema
+from sparkport.catalog.table import Table
+from sparkport.errors import InvalidArgument
+
+__all__ = [
+    "RESERVED_COLUMNS",
+    "AddColumn",
+    "AddField",
+    "AlterableTable",
+    "Alteration",
+    "ChangeType",
+    "DropColumn",
+    "DropField",
+    "DropNotNull",
+    "MutableCatalog",
+    "MutableSchema",
+    "OnConflict",
+    "RenameColumn",
+    "RenameField",
+    "SetComment",
+    "SetDefault",
+    "SetNotNull",
+    "TableDefinition",
+    "check_new_names",
+]
+
+RESERVED_COLUMNS = frozenset(
+    {"rowid", "_row_id", "_file", "_pos", "_spec_id", "_partition", "_deleted", "_last_updated_sequence_number"}
+)
+
+
+class OnConflict(Enum):
+    """What CREATE TABLE does when the name is taken."""
+
+    ERROR = "error"
+    IGNORE = "ignore"
+    REPLACE = "replace"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableDefinition:
+    """A new table. NOT NULL is the field's nullability; a default is field metadata; ``checks`` are SQL conditions."""
+
+    name: str
+    columns: pa.Schema
+    checks: tuple[str, ...] = ()
+    comment: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AddColumn:
+    column: pa.Field
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropColumn:
+    name: str
+    if_exists: bool = False
+    cascade: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RenameColumn:
+    name: str
+    new_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeType:
+    name: str
+    type: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class SetDefault:
+    """``expression`` of None takes the default away."""
+
+    name: str
+    expression: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SetNotNull:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class DropNotNull:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddField:
+    """A field inside a struct; ``path`` leads to the struct, beginning with the column."""
+
+    path: tuple[str, ...]
+    field: pa.Field
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropField:
+    path: tuple[str, ...]
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RenameField:
+    path: tuple[str, ...]
+    new_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetComment:
+    """Of the table, or of one of its columns."""
+
+    comment: str | None
+    column: str | None = None
+
+
+Alteration: TypeAlias = (
+    AddColumn
+    | AddField
+    | ChangeType
+    | DropColumn
+    | DropField
+    | DropNotNull
+    | RenameColumn
+    | RenameField
+    | SetComment
+    | SetDefault
+    | SetNotNull
+)
+
+
+class AlterableTable(Table):
+    @abstractmethod
+    def alter(self, ctx: CallContext, alteration: Alteration) -> None:
+        """Change the table; old versions MUST still read as they were. A change that cannot be made is Unsupported."""
+
+
+class MutableSchema(Schema):
+    @abstractmethod
+    def create_table(
+        self, ctx: CallContext, definition: TableDefinition, on_conflict: OnConflict = OnConflict.ERROR
+    ) -> Table:
+        """Make a table, or give back the one that is there when told to ignore it."""
+
+    @abstractmethod
+    def drop_table(self, ctx: CallContext, name: str) -> None:
+        """MUST raise TableNotFound where there is none."""
+
+    @abstractmethod
+    def rename_table(self, ctx: CallContext, name: str, new_name: str) -> Table: ...
+
+
+class MutableCatalog(Catalog):
+    @abstractmethod
+    def create_schema(
+        self, ctx: CallContext, name: str, *, comment: str | None = None, tags: Mapping[str, str] | None = None
+    ) -> Schema:
+        """MUST raise AlreadyExists where there is one."""
+
+    @abstractmethod
+    def drop_schema(self, ctx: CallContext, name: str) -> None:
+        """With all that is in it. MUST raise SchemaNotFound where there is none."""
+
+
+def check_new_names(columns: pa.Schema) -> None:
+    """Names that a table's columns must not have: reserved ones, and one name twice."""
+    seen: set[str] = set()
+    for name in columns.names:
+        if name.casefold() in RESERVED_COLUMNS:
+            raise InvalidArgument(f"column name '{name}' is reserved")
+        if name.casefold() in seen:
+            raise InvalidArgument(f"column '{name}' is given twice")
+        if not name:
+            raise InvalidArgument("a column has no name")
+        seen.add(name.casefold())

@@ -1,0 +1,66 @@
+"""Where a program that uses a server begins: ``with connect("grpc://127.0.0.1:50051") as client: …``."""
+
+from __future__ import annotations
+
+import logging
+from types import TracebackType
+
+from sparkport.auth.secret import Secret
+from sparkport.client.connection import Connection, open_channel
+from sparkport.client.locations import Pem, channel_credentials, parse_location
+from sparkport.client.session import Session
+
+__all__ = ["Client", "connect"]
+
+logger = logging.getLogger(__name__)
+
+
+class Client(Session):
+    """A session that owns its connection. Made by ``connect``."""
+
+    @property
+    def location(self) -> str:
+        return self._connection.location
+
+    @property
+    def catalog(self) -> str:
+        """The catalog of names that do not say theirs; empty for the only one of the server."""
+        return self._connection.catalog
+
+    def close(self) -> None:
+        """End the connection and all that still runs on it. Safe to repeat."""
+        self._connection.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Client(location={self.location!r}, catalog={self.catalog!r})"
+
+
+def connect(
+    location: str,
+    *,
+    token: str | Secret | None = None,
+    catalog: str = "",
+    tls_root: Pem | None = None,
+    client_certificate: tuple[Pem, Pem] | None = None,
+    timeout: float | None = None,
+) -> Client:
+    """A client of the server at ``location``; the connection is made with the first call.
+
+    ``tls_root`` is the certificate authority of a ``grpc+tls`` server whose own is not publicly known, and
+    ``client_certificate`` the certificate and key to show it. ``timeout`` is how many seconds one call may take, the
+    reading of a scan included; without it, as long as it takes.
+    """
+    place = parse_location(location)
+    credentials = channel_credentials(place, tls_root=tls_root, client_certificate=client_certificate)
+    secret = Secret(token) if isinstance(token, str) else token
+    if secret is not None and not place.tls and not place.local:
+        logger.warning("the token for %s is sent without TLS: others on the way can read it", place.text)
+    return Client(Connection(place, open_channel(place, credentials), token=secret, catalog=catalog, timeout=timeout))

@@ -1,0 +1,86 @@
+"""The lock-step of DoExchange from the client's side: a batch out, its answer in, before the next one goes out."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from sparkport.client.connection import Connection, Outbox
+from sparkport.client.errors import translated
+from sparkport.protocol.flight import FlightDescriptor
+from sparkport.wire.frames import StreamWriter, metadata_message
+from sparkport.wire.incoming import StreamReader
+
+__all__ = ["Exchange"]
+
+_DESCRIPTOR_TAG = b"\x0a"
+
+
+class Exchange:
+    """One exchange, to be used in a ``with`` block: its end ends the call, finished or not."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        descriptor: FlightDescriptor,
+        schema: pa.Schema,
+        *,
+        operation: str,
+        preamble: bytes | None = None,
+        return_chunks: bool = True,
+    ) -> None:
+        self._location = connection.location
+        self._outbox = Outbox()
+        self._writer = StreamWriter(schema)
+        opening = [self._writer.schema_message()]
+        if preamble is not None:
+            opening.insert(0, metadata_message(preamble))
+        opening[0] = _described(descriptor, opening[0])
+        for message in opening:
+            self._outbox.put(message)
+        headers = {"airport-operation": operation, "return-chunks": "1" if return_chunks else "0"}
+        self._call: Any = connection.do_exchange(self._outbox, headers)
+        self._reader = StreamReader(self._call)
+
+    def read_schema(self) -> pa.Schema:
+        with translated(self._location, what="stream"):
+            return self._reader.read_schema()
+
+    def send(self, batch: pa.RecordBatch) -> None:
+        for message in self._writer.batch_messages(batch):
+            self._outbox.put(message)
+
+    def finish(self) -> None:
+        """No more input."""
+        self._outbox.close()
+
+    def read(self) -> tuple[pa.RecordBatch | None, bytes | None]:
+        """The next batch and the metadata that came with it; no batch at the end."""
+        with translated(self._location, what="stream"):
+            return next(self._reader, None), self._reader.last_metadata
+
+    def cancel(self) -> None:
+        """From any thread. Safe to repeat."""
+        self._call.cancel()
+        self._outbox.close()
+
+    def __enter__(self) -> Exchange:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.cancel()
+
+
+def _described(descriptor: FlightDescriptor, message: bytes) -> bytes:
+    """A message with a descriptor in front: fields of protobuf can simply be put one after the other."""
+    encoded = descriptor.encode()
+    length, size = bytearray(), len(encoded)
+    while size > 0x7F:
+        length.append(size & 0x7F | 0x80)
+        size >>= 7
+    length.append(size)
+    return _DESCRIPTOR_TAG + bytes(length) + encoded + message

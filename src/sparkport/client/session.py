@@ -1,0 +1,155 @@
+"""Everything that can be asked of a server. ``Client`` adds the connection's life; a transaction can add its own end.
+
+A session holds no state but its connection, so all methods MAY be called from several threads at once.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from sparkport.catalog.expressions import Expression
+from sparkport.catalog.predicates import Predicate
+from sparkport.catalog.scan import AsOf
+from sparkport.client.catalog import (
+    CatalogVersion,
+    FunctionInfo,
+    Listing,
+    SchemaInfo,
+    TableInfo,
+    decode_listing,
+    table_info,
+)
+from sparkport.client.connection import Connection
+from sparkport.client.errors import translated
+from sparkport.client.functions import Rows, call_in_out, call_scalar, call_table
+from sparkport.client.names import NameLike, parse_name
+from sparkport.client.results import ScanResult
+from sparkport.client.scan import as_of, open_scan, select
+from sparkport.errors import SchemaNotFound
+from sparkport.protocol.flight import ActionType, FlightInfo
+from sparkport.protocol.maps import MapReader, pack
+from sparkport.protocol.targets import Kind, Target
+
+__all__ = ["Session"]
+
+
+class Session:
+    """Names are ``table``, ``schema.table`` or ``catalog.schema.table``; tuples hold parts as they are."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    # What there is
+
+    def schemas(self) -> list[SchemaInfo]:
+        return list(self._listing().schemas)
+
+    def tables(self, schema: str | None = None) -> list[TableInfo]:
+        """All tables, or those of one schema. Row counts are not in the listing: ``describe`` has them."""
+        listing = self._listing()
+        wanted = _wanted(listing, schema)
+        return [table for table in listing.tables if table.schema_name in wanted]
+
+    def functions(self, schema: str | None = None) -> list[FunctionInfo]:
+        listing = self._listing()
+        wanted = _wanted(listing, schema)
+        return [function for function in listing.functions if function.schema_name in wanted]
+
+    def describe(
+        self,
+        name: NameLike,
+        *,
+        as_of_version: int | str | None = None,
+        as_of_timestamp: dt.datetime | str | None = None,
+    ) -> TableInfo:
+        """One table, also as it was."""
+        return self._describe(self._target(name, Kind.TABLE), as_of(as_of_version, as_of_timestamp))
+
+    def version(self) -> CatalogVersion:
+        """The version of the catalog's listing."""
+        answer = self._connection.single_action("catalog_version", pack({"catalog_name": self._connection.catalog}))
+        with translated(self._connection.location, what="catalog version"):
+            body = MapReader.from_msgpack(answer)
+            return CatalogVersion(body.integer("catalog_version"), body.flag("is_fixed"))
+
+    # Rows
+
+    def scan(
+        self,
+        name: NameLike,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: Predicate | Expression | None = None,  # noqa: A002 - the word users expect
+        row_id: bool = False,
+        as_of_version: int | str | None = None,
+        as_of_timestamp: dt.datetime | str | None = None,
+    ) -> ScanResult:
+        """The rows of a table that the filter keeps, with just these columns, in this order.
+
+        The scan is planned here, so what is wrong with it is raised here; rows are fetched as they are read.
+        ``row_id`` adds the row id as the last column. A filter that cannot be applied exactly is ``Unsupported``.
+        """
+        target = self._target(name, Kind.TABLE)
+        at = as_of(as_of_version, as_of_timestamp)
+        table = self._describe(target, at)
+        selection = select(
+            table.wire_schema, columns=columns, condition=filter, row_id=row_id, what=f"table '{table.full_name}'"
+        )
+        return open_scan(self._connection, target, selection, at=at)
+
+    # Functions
+
+    def call(self, name: NameLike, *args: Any, rows: int | None = None) -> pa.ChunkedArray:
+        """A scalar function, one value for each row.
+
+        The arguments are one table or batch with a column per parameter, or a column (an array, a list) or a single
+        value each. ``rows`` is for functions without arguments.
+        """
+        return call_scalar(self._connection, self._target(name, Kind.SCALAR_FUNCTION), args, rows=rows)
+
+    def call_table(self, name: NameLike, *args: Any, **named: Any) -> ScanResult:
+        """A table function."""
+        return call_table(self._connection, self._target(name, Kind.TABLE_FUNCTION), args, named)
+
+    def call_in_out(self, name: NameLike, args: Sequence[Any], rows: Rows, **named: Any) -> ScanResult:
+        """A function from rows to rows. Its input is taken batch by batch, as the result is read."""
+        return call_in_out(self._connection, self._target(name, Kind.TABLE_FUNCTION), args, named, rows)
+
+    # Actions
+
+    def actions(self) -> list[ActionType]:
+        return self._connection.list_actions()
+
+    def action(self, name: str, body: bytes = b"") -> list[bytes]:
+        """Any action of the server by its name, the bodies as they are. Never tried twice."""
+        return self._connection.action(name, body)
+
+    def _target(self, name: NameLike, kind: Kind) -> Target:
+        return parse_name(name).target(kind, self._connection.catalog)
+
+    def _describe(self, target: Target, at: AsOf | None) -> TableInfo:
+        body = {
+            "descriptor": target.descriptor().encode(),
+            "at_unit": "" if at is None else at.unit.value.upper(),
+            "at_value": "" if at is None else at.value,
+        }
+        answer = self._connection.single_action("flight_info", pack(body))
+        with translated(self._connection.location, what="description of a table"):
+            return table_info(FlightInfo.decode(answer))
+
+    def _listing(self) -> Listing:
+        answer = self._connection.single_action("list_schemas", pack({"catalog_name": self._connection.catalog}))
+        with translated(self._connection.location, what="catalog listing"):
+            return decode_listing(answer)
+
+
+def _wanted(listing: Listing, schema: str | None) -> set[str]:
+    """The schemas asked for, case aside. One that is not there is an error, not an empty list."""
+    names = {item.name for item in listing.schemas if schema is None or item.name.casefold() == schema.casefold()}
+    if schema is not None and not names:
+        raise SchemaNotFound(schema)
+    return names
