@@ -27,6 +27,7 @@ from sparkport.catalog.expressions import (
     Unsupported,
 )
 from sparkport.catalog.predicates import Predicate, col, lit
+from sparkport.catalog.sandbox import SANDBOX
 from sparkport.protocol.filters import dump_filters, parse_filters
 
 VARCHAR, INTEGER = SqlType("VARCHAR"), SqlType("INTEGER")
@@ -212,14 +213,14 @@ def test_an_internal_error_of_duckdb_costs_one_batch_and_the_instance() -> None:
     rows = batch(a=[1, 2])
     row_filter = RowFilter((col("a") == 1).expr, rows.schema)
     assert row_filter.apply(rows).num_rows == 1
-    ruined = evaluate._sandbox._database
+    ruined = SANDBOX._database
 
     def fail(_: duckdb.DuckDBPyConnection) -> None:
         raise duckdb.InternalException("INTERNAL Error: made up")
 
     assert evaluate._attempt(fail) is None
     assert row_filter.apply(rows).num_rows == 1
-    assert evaluate._sandbox._database is not ruined
+    assert SANDBOX._database is not ruined
 
 
 @pytest.mark.parametrize(
@@ -240,11 +241,11 @@ def test_the_sandbox_reaches_nothing_outside(query: str) -> None:
     rows_of_python = pa.table({"a": [1]})
     assert rows_of_python.num_rows == 1
     with pytest.raises(duckdb.Error):
-        evaluate._sandbox.run(lambda db: db.execute(query).fetchall())
+        SANDBOX.run(lambda db: db.execute(query).fetchall())
 
 
 def test_the_sandbox_computes_in_utc() -> None:
-    assert evaluate._sandbox.run(lambda db: db.execute("SELECT current_setting('TimeZone')").fetchall()) == [("UTC",)]
+    assert SANDBOX.run(lambda db: db.execute("SELECT current_setting('TimeZone')").fetchall()) == [("UTC",)]
 
 
 @pytest.mark.parametrize(

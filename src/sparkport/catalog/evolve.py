@@ -76,7 +76,9 @@ def evolve_schema(columns: pa.Schema, change: Alteration) -> pa.Schema:
             index = find_column(columns, name)
             old = columns.field(index)
             if not can_promote(old.type, kind):
-                raise Unsupported(f"column '{name}' cannot change from {old.type} to {kind}; possible are {_PROMOTIONS}")
+                raise Unsupported(
+                    f"column '{name}' cannot change from {old.type} to {kind}; possible are {_PROMOTIONS}"
+                )
             return columns.set(index, old.with_type(kind))
         case SetNotNull(name):
             index = find_column(columns, name)
@@ -201,5 +203,3 @@ def _field_index(fields: list[pa.Field], name: str) -> int | None:
 
 def _set(fields: list[pa.Field], index: int, value: pa.Field) -> list[pa.Field]:
     return [*fields[:index], value, *fields[index + 1 :]]
-
-

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from sparkport.catalog.context import CallContext
 from sparkport.errors import AlreadyExists, InvalidArgument, Unsupported
+from sparkport.handlers.ddl import ALTERATIONS, Ddl
 from sparkport.handlers.directory import Directory
 from sparkport.handlers.discovery import Discovery
 from sparkport.handlers.functions import Functions
@@ -27,7 +28,7 @@ __all__ = ["ActionFunction", "CustomAction", "Handlers"]
 ActionFunction = Callable[[CallContext, bytes], Iterable[bytes]]
 """An action of a user's own: the raw body in, results out."""
 
-_Handler = Callable[[CallContext, MapReader], bytes]
+_Handler = Callable[[CallContext, MapReader], bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +48,22 @@ class Handlers:
         self._writes = Writes(directory, operations, log)
         self._puts = Puts(directory, operations, log)
         self._transactions = TransactionActions(directory, operations)
+        self._ddl = Ddl(directory)
         self._custom: dict[str, CustomAction] = {}
         self._actions: dict[str, _Handler] = {
             "catalog_version": self._discovery.catalog_version,
             "column_statistics": self._discovery.column_statistics,
+            "create_schema": self._ddl.create_schema,
+            "create_table": self._ddl.create_table,
             "create_transaction": self._transactions.create_for_duckdb,
+            "drop_schema": self._ddl.drop_schema,
+            "drop_table": self._ddl.drop_table,
             "endpoints": self._reads.endpoints,
             "flight_info": self._discovery.flight_info,
             "list_schemas": self._discovery.list_schemas,
+            "rename_table": self._ddl.rename_table,
             "table_function_flight_info": self._discovery.table_function_flight_info,
+            **{action: self._ddl.alter(action) for action in ALTERATIONS},
         }
         self._json_actions: dict[str, _Handler] = {
             "commit_transaction": self._transactions.commit,
@@ -99,7 +107,9 @@ class Handlers:
         handler = handlers.get(name)
         if handler is None:
             raise InvalidArgument(f"action '{name}' takes no {form} body")
-        yield handler(ctx, MapReader.from_body(body))
+        answer = handler(ctx, MapReader.from_body(body))
+        if answer is not None:
+            yield answer
 
     def list_flights(self, ctx: CallContext) -> Iterator[FlightInfo]:
         return self._discovery.list_flights(

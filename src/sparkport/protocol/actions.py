@@ -9,7 +9,8 @@ __all__ = ["ACTIONS", "ActionSpec"]
 
 @dataclass(frozen=True, slots=True)
 class ActionSpec:
-    """``body`` and ``result`` are for people; ``msgpack`` and ``json`` say which clients may send it."""
+    """``body`` and ``result`` are for people, ``…`` at a body's start being catalog, schema, name, ignore_not_found;
+    ``msgpack`` and ``json`` say which clients may send it."""
 
     name: str
     description: str
@@ -20,11 +21,22 @@ class ActionSpec:
 
 
 ACTIONS: tuple[ActionSpec, ...] = (
+    ActionSpec("add_column", "Add a column to a table", "…, column_schema, if_column_not_exists", "FlightInfo"),
+    ActionSpec(
+        "add_field", "Add a field to a struct", "…, column_schema, column_path, if_field_not_exists", "FlightInfo"
+    ),
     ActionSpec(
         "catalog_version",
         "The version of a catalog's listing; asked at the start of each DuckDB transaction",
         "catalog_name",
         "catalog_version, is_fixed",
+    ),
+    ActionSpec("change_column_type", "Widen a column's type", "…, column_schema, expression", "FlightInfo"),
+    ActionSpec(
+        "column_statistics",
+        "What is known about a column without reading it",
+        "flight_descriptor, column_name, type",
+        "Arrow stream of one row: has_not_null, has_null, distinct_count, min, max, …",
     ),
     ActionSpec(
         "commit_transaction",
@@ -34,11 +46,12 @@ ACTIONS: tuple[ActionSpec, ...] = (
         msgpack=False,
         json=True,
     ),
+    ActionSpec("create_schema", "Create a schema", "catalog_name, schema, comment?, tags", "sha256, url, serialized"),
     ActionSpec(
-        "column_statistics",
-        "What is known about a column without reading it",
-        "flight_descriptor, column_name, type",
-        "Arrow stream of one row: has_not_null, has_null, distinct_count, min, max, …",
+        "create_table",
+        "Create a table",
+        "catalog_name, schema_name, table_name, arrow_schema, on_conflict, not_null_constraints, check_constraints, …",
+        "FlightInfo",
     ),
     ActionSpec(
         "create_transaction",
@@ -55,6 +68,14 @@ ACTIONS: tuple[ActionSpec, ...] = (
         msgpack=False,
         json=True,
     ),
+    ActionSpec("drop_not_null", "Let a column be NULL", "…, column_name", "FlightInfo"),
+    ActionSpec(
+        "drop_schema",
+        "Drop a schema and all that is in it",
+        "type, catalog_name, schema_name, name, ignore_not_found",
+        "nothing",
+    ),
+    ActionSpec("drop_table", "Drop a table", "type, catalog_name, schema_name, name, ignore_not_found", "nothing"),
     ActionSpec(
         "endpoints",
         "Plan a scan: tickets for DoGet, several for parallel readers",
@@ -82,6 +103,11 @@ ACTIONS: tuple[ActionSpec, ...] = (
         "catalog_name",
         "[length, zstd of {contents, schemas, version_info}]",
     ),
+    ActionSpec("remove_column", "Drop a column", "…, removed_column, if_column_exists, cascade", "FlightInfo"),
+    ActionSpec("remove_field", "Drop a field of a struct", "…, column_path, if_column_exists, cascade", "FlightInfo"),
+    ActionSpec("rename_column", "Rename a column", "…, old_name, new_name", "FlightInfo"),
+    ActionSpec("rename_field", "Rename a field of a struct", "…, column_path, new_name", "FlightInfo"),
+    ActionSpec("rename_table", "Rename a table", "…, new_table_name", "FlightInfo"),
     ActionSpec(
         "rollback_transaction",
         "Undo a transaction; safe to repeat",
@@ -90,6 +116,9 @@ ACTIONS: tuple[ActionSpec, ...] = (
         msgpack=False,
         json=True,
     ),
+    ActionSpec("set_comment", "Set the comment of a table or a column", "…, comment, column_name?", "FlightInfo"),
+    ActionSpec("set_default", "Set a column's default", "…, column_name, expression", "FlightInfo"),
+    ActionSpec("set_not_null", "Forbid NULL in a column that has none", "…, column_name", "FlightInfo"),
     ActionSpec(
         "table_function_flight_info",
         "The schema of one call of a table function",

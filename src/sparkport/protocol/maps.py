@@ -145,6 +145,13 @@ class MapReader:
             return {self._as_text(key, name): self._as_text(key, item) for name, item in value.items()}
         raise self._wrong(key, "a map of texts")
 
+    def items(self, key: str) -> list[Any]:
+        """A list of anything; an absent one counts as empty."""
+        value = self._values.get(key)
+        if value is None or isinstance(value, list):
+            return value or []
+        raise self._wrong(key, "a list")
+
     def map(self, key: str) -> MapReader:
         return self._of(self._required(key), f"{self._what} key '{key}'")
 

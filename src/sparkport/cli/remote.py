@@ -1,0 +1,141 @@
+"""Commands that ask a running server, over plain Arrow Flight: what they show is what any client would see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import msgpack
+import pyarrow as pa
+from pyarrow import flight
+
+from sparkport import __version__
+from sparkport.auth import Secret
+from sparkport.auth.files import read_file
+from sparkport.errors import (
+    DeadlineExceeded,
+    InternalError,
+    InvalidArgument,
+    PermissionDenied,
+    SparkportError,
+    Unauthenticated,
+    Unavailable,
+    Unsupported,
+)
+
+__all__ = ["Remote", "list_actions", "list_tables", "status"]
+
+# The first that fits.
+_ERRORS: tuple[tuple[type[Exception], type[SparkportError]], ...] = (
+    (flight.FlightUnauthenticatedError, Unauthenticated),
+    (flight.FlightUnauthorizedError, PermissionDenied),
+    (flight.FlightTimedOutError, DeadlineExceeded),
+    (pa.ArrowNotImplementedError, Unsupported),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remote:
+    """A server to ask, and how."""
+
+    location: str
+    token: Secret | None = None
+    ca: Path | None = None
+    timeout: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """A table or a function in a server's listing."""
+
+    catalog: str
+    schema: str
+    name: str
+    kind: str
+    columns: pa.Schema
+
+
+class _Session:
+    def __init__(self, remote: Remote, client: Any) -> None:
+        headers = [] if remote.token is None else [(b"authorization", f"Bearer {remote.token.reveal()}".encode())]
+        self._options = flight.FlightCallOptions(timeout=remote.timeout, headers=headers)
+        self._client = client
+
+    def items(self) -> Iterator[_Item]:
+        for info in self._client.list_flights(b"", self._options):
+            about = msgpack.unpackb(info.app_metadata, unicode_errors="surrogateescape")
+            yield _Item(about["catalog"], about["schema"], about["name"], about["type"], info.schema)
+
+    def actions(self) -> list[tuple[str, str]]:
+        return [(action.type, action.description) for action in self._client.list_actions(self._options)]
+
+    def version(self, catalog: str) -> int:
+        action = flight.Action("catalog_version", msgpack.packb({"catalog_name": catalog}))
+        results = list(self._client.do_action(action, self._options))
+        return int(msgpack.unpackb(results[0].body.to_pybytes())["catalog_version"])
+
+
+@contextmanager
+def _connected(remote: Remote) -> Iterator[_Session]:
+    """A session; whatever goes wrong in it is an error of ours, in one sentence."""
+    roots = None if remote.ca is None else read_file(remote.ca)
+    try:
+        client = flight.connect(remote.location, tls_root_certs=roots)
+    except (pa.ArrowException, ValueError) as exc:
+        raise InvalidArgument(f"'{remote.location}' is no location such as grpc://127.0.0.1:50051") from exc
+    with client:
+        try:
+            yield _Session(remote, client)
+        except flight.FlightUnavailableError as exc:
+            raise Unavailable(f"no server can be reached at {remote.location}") from exc
+        except (pa.ArrowException, OSError) as exc:
+            kind = next((ours for theirs, ours in _ERRORS if isinstance(exc, theirs)), InternalError)
+            raise kind(f"{remote.location}: {_sentence(exc)}") from exc
+        except (KeyError, IndexError, TypeError, ValueError) as exc:
+            raise InternalError(f"{remote.location} answers like no sparkport server") from exc
+
+
+def _sentence(exc: Exception) -> str:
+    """Arrow puts what gRPC knows of the connection behind the server's own words."""
+    return str(exc).partition(". gRPC client debug context:")[0].partition(". Client context:")[0]
+
+
+def status(remote: Remote, out: TextIO) -> int:
+    """Whether the server serves, and its catalogs with the versions of their listings."""
+    with _connected(remote) as session:
+        actions = session.actions()
+        counts: dict[str, dict[str, int]] = {}
+        for item in session.items():
+            kinds = counts.setdefault(item.catalog, {"tables": 0, "functions": 0})
+            kinds["tables" if item.kind == "table" else "functions"] += 1
+        versions = {catalog: session.version(catalog) for catalog in counts}
+    print(f"{remote.location} is serving ({len(actions)} actions; this is sparkport {__version__})", file=out)
+    for catalog, kinds in sorted(counts.items()):
+        print(
+            f"catalog {catalog}: version {versions[catalog]}, {kinds['tables']} tables, {kinds['functions']} functions",
+            file=out,
+        )
+    return 0
+
+
+def list_tables(remote: Remote, out: TextIO) -> int:
+    """A line for each table and function, tables with their columns."""
+    with _connected(remote) as session:
+        items = list(session.items())
+    for item in sorted(items, key=lambda item: (item.catalog, item.schema, item.kind, item.name)):
+        columns = ", ".join(f"{column.name} {column.type}" for column in item.columns)
+        what = f"({columns})" if item.kind == "table" else item.kind.replace("_", " ")
+        print(f"{item.catalog}.{item.schema}.{item.name} {what}", file=out)
+    return 0
+
+
+def list_actions(remote: Remote, out: TextIO) -> int:
+    with _connected(remote) as session:
+        actions = session.actions()
+    width = max((len(name) for name, _ in actions), default=0)
+    for name, description in sorted(actions):
+        print(f"{name:<{width}}  {description}".rstrip(), file=out)
+    return 0

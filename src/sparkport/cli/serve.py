@@ -1,0 +1,106 @@
+"""``sparkport serve``: a server in the foreground, from its ready line to an orderly end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from types import FrameType
+
+import pyarrow as pa
+
+from sparkport import __version__
+from sparkport.app import Limits, Server, TlsSettings
+from sparkport.catalog import Catalog, CatalogBuilder
+from sparkport.cli.logs import set_up_logging
+from sparkport.cli.targets import load_catalogs
+from sparkport.config import Settings
+
+__all__ = ["serve"]
+
+logger = logging.getLogger(__name__)
+
+_EXIT_SECONDS = 2.0
+"""How long calls that do not notice their end may hold up the exit after the grace period."""
+
+
+def serve(settings: Settings, target: str | None) -> int:
+    """Serve until a signal comes, then let running calls end within the grace period. A second signal exits at once."""
+    set_up_logging(settings.log_level, settings.log_format)
+    stopping = _stop_on_signals()
+    catalogs = [_built_in(settings)] if target is None else load_catalogs(target)
+    server = make_server(settings, catalogs)
+    server.start()
+    _announce(server, settings, catalogs)
+    stopping.wait()
+    logger.info("stopping: running calls have %g seconds to end", settings.grace_seconds)
+    server.stop(settings.grace_seconds)
+    logger.info("stopped")
+    _exit_in_any_case()
+    return 0
+
+
+def make_server(settings: Settings, catalogs: list[Catalog]) -> Server:
+    tls = None
+    if settings.tls_cert is not None and settings.tls_key is not None:
+        tls = TlsSettings(settings.tls_cert, settings.tls_key, settings.tls_client_ca, settings.tls_require_client)
+    return Server(
+        *catalogs,
+        host=settings.host,
+        port=settings.port,
+        authenticator=settings.authenticator(),
+        authorizer=settings.authorizer(),
+        tls=tls,
+        limits=Limits(
+            threads=settings.threads,
+            max_concurrent_calls=settings.max_concurrent_calls,
+            max_message_bytes=settings.max_message_bytes,
+            max_batch_bytes=settings.max_batch_bytes,
+            keepalive_seconds=settings.keepalive_seconds,
+            keepalive_timeout_seconds=settings.keepalive_timeout_seconds,
+        ),
+        insecure=settings.insecure,
+    )
+
+
+def _built_in(settings: Settings) -> Catalog:
+    hello = pa.table({"id": [1, 2, 3], "greeting": ["hello", "from", "sparkport"]})
+    return CatalogBuilder(settings.catalog).schema(settings.schema).table("hello", hello).build()
+
+
+def _announce(server: Server, settings: Settings, catalogs: list[Catalog]) -> None:
+    lines = [f"sparkport {__version__} listening on {server.location}"]
+    if settings.authenticator() is not None:
+        lines.append(f"CREATE SECRET (TYPE airport, AUTH_TOKEN '...', SCOPE '{server.location}');")
+    for catalog in catalogs:
+        name = catalog.name.replace("'", "''")
+        lines.append(f"ATTACH '{name}' (TYPE airport, LOCATION '{server.location}');")
+    # Flushed, because whoever starts the server through a pipe waits for the first line.
+    print("\n".join(lines), flush=True)
+
+
+def _stop_on_signals() -> threading.Event:
+    stopping = threading.Event()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if stopping.is_set():
+            os._exit(128 + number)
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handle)
+    return stopping
+
+
+def _exit_in_any_case() -> None:
+    """Python waits for every thread of a pool before it exits, also for one that is stuck in a user's table."""
+
+    def leave() -> None:
+        logger.warning("some calls have not ended; leaving without them")
+        logging.shutdown()
+        os._exit(0)
+
+    timer = threading.Timer(_EXIT_SECONDS, leave)
+    timer.daemon = True
+    timer.start()

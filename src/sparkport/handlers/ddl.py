@@ -1,0 +1,282 @@
+"""Changing schemas and tables: one handler for all alterations, made from a table of decoders.
+
+DuckDB repeats an action after a lost answer, so a change that finds its own work done is a success.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from sparkport.auth.model import Operation, Resource
+from sparkport.catalog.context import CallContext
+from sparkport.catalog.ddl import (
+    AddColumn,
+    AddField,
+    AlterableTable,
+    Alteration,
+    ChangeType,
+    DropColumn,
+    DropField,
+    DropNotNull,
+    MutableCatalog,
+    MutableSchema,
+    OnConflict,
+    RenameColumn,
+    RenameField,
+    SetComment,
+    SetDefault,
+    SetNotNull,
+    TableDefinition,
+    check_new_names,
+)
+from sparkport.catalog.model import Catalog, Schema
+from sparkport.catalog.table import Table
+from sparkport.errors import (
+    AlreadyExists,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    SchemaNotFound,
+    TableNotFound,
+    Unsupported,
+)
+from sparkport.handlers.directory import Directory
+from sparkport.protocol.contents import flight_info, schema_contents, table_schema
+from sparkport.protocol.maps import MapReader, pack
+from sparkport.protocol.targets import Kind, Target, decode_schema
+from sparkport.transactions.functions import TX_SCHEMA
+
+__all__ = ["ALTERATIONS", "Ddl"]
+
+_REPEAT_SECONDS = 60.0
+_REMEMBERED = 10_000
+
+Decoder = Callable[[CallContext, MapReader], Alteration]
+
+
+def _one_field(body: MapReader) -> pa.Field:
+    schema = decode_schema(body.raw("column_schema"), what="column_schema")
+    if len(schema) != 1:
+        raise InvalidArgument(f"column_schema must have one column, not {len(schema)}")
+    return schema.field(0)
+
+
+def _add_field(ctx: CallContext, body: MapReader) -> AddField:
+    path, field = body.texts("column_path"), _one_field(body)
+    if "airport-user-agent" in ctx.headers and path and field.name == path[0]:
+        raise Unsupported(
+            f"DuckDB's client does not send the name of a field that is added to '{'.'.join(path)}': "
+            "add it with the Python client"
+        )
+    return AddField(path, field, body.flag("if_field_not_exists", default=False))
+
+
+ALTERATIONS: dict[str, Decoder] = {
+    "add_column": lambda ctx, body: AddColumn(_one_field(body), body.flag("if_column_not_exists", default=False)),
+    "add_field": _add_field,
+    "change_column_type": lambda ctx, body: ChangeType(_one_field(body).name, _one_field(body).type),
+    "drop_not_null": lambda ctx, body: DropNotNull(body.text("column_name")),
+    "remove_column": lambda ctx, body: DropColumn(
+        body.text("removed_column"),
+        body.flag("if_column_exists", default=False),
+        body.flag("cascade", default=False),
+    ),
+    "remove_field": lambda ctx, body: DropField(
+        body.texts("column_path"), body.flag("if_column_exists", default=False)
+    ),
+    "rename_column": lambda ctx, body: RenameColumn(body.text("old_name"), body.text("new_name")),
+    "rename_field": lambda ctx, body: RenameField(body.texts("column_path"), body.text("new_name")),
+    "set_comment": lambda ctx, body: SetComment(body.optional_text("comment"), body.optional_text("column_name")),
+    "set_default": lambda ctx, body: SetDefault(body.text("column_name"), body.optional_text("expression")),
+    "set_not_null": lambda ctx, body: SetNotNull(body.text("column_name")),
+}
+
+_KEYS = ("unique_constraints", "primary_key_columns", "unique_columns", "multi_key_primary_keys", "extra_constraints")
+
+
+class Ddl:
+    def __init__(self, directory: Directory, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._directory = directory
+        self._done = _Done(clock)
+
+    def create_schema(self, ctx: CallContext, body: MapReader) -> bytes:
+        catalog = self._catalog(ctx, body.text("catalog_name"))
+        name = body.text("schema")
+        if name.casefold() == TX_SCHEMA:
+            raise InvalidArgument(f"schema name '{name}' is reserved")
+        self._require(ctx, Operation.CREATE, Resource(catalog.name, name))
+        key = (catalog.name, "create_schema", name, body.optional_text("comment"))
+        try:
+            catalog.create_schema(ctx, name, comment=body.optional_text("comment"), tags=body.text_map("tags"))
+        except AlreadyExists:
+            if not self._done.before(ctx, key):
+                raise
+        self._done.note(ctx, key)
+        return pack(schema_contents([]))
+
+    def drop_schema(self, ctx: CallContext, body: MapReader) -> None:
+        catalog = self._catalog(ctx, body.text("catalog_name"))
+        name = body.text("name")
+        self._require(ctx, Operation.DROP, Resource(catalog.name, name))
+        key = (catalog.name, "drop_schema", name)
+        try:
+            catalog.drop_schema(ctx, name)
+        except SchemaNotFound:
+            if not (body.flag("ignore_not_found", default=False) or self._done.before(ctx, key)):
+                raise
+        self._done.note(ctx, key)
+
+    def create_table(self, ctx: CallContext, body: MapReader) -> bytes:
+        catalog = self._catalog(ctx, body.text("catalog_name"))
+        schema = self._schema(ctx, catalog, body.text("schema_name"))
+        definition = _definition(body)
+        on_conflict = body.optional_text("on_conflict") or OnConflict.ERROR.value
+        if on_conflict not in {item.value for item in OnConflict}:
+            raise InvalidArgument(f"body key 'on_conflict' must be error, ignore or replace, not '{on_conflict}'")
+        self._require(ctx, Operation.CREATE, Resource(catalog.name, schema.name, definition.name))
+        key = (catalog.name, "create_table", schema.name, repr(definition), definition.columns.serialize().to_pybytes())
+        try:
+            table = schema.create_table(ctx, definition, OnConflict(on_conflict))
+        except AlreadyExists:
+            repeated = schema.table(ctx, definition.name) if self._done.before(ctx, key) else None
+            if repeated is None:
+                raise
+            table = repeated
+        self._done.note(ctx, key)
+        return _info(body.text("catalog_name"), schema, table)
+
+    def drop_table(self, ctx: CallContext, body: MapReader) -> None:
+        catalog = self._catalog(ctx, body.text("catalog_name"))
+        schema_name, name = body.text("schema_name"), body.text("name")
+        key = (catalog.name, "drop_table", schema_name, name)
+        try:
+            schema = self._schema(ctx, catalog, schema_name)
+            self._require(ctx, Operation.DROP, Resource(catalog.name, schema.name, name))
+            schema.drop_table(ctx, name)
+        except NotFound:
+            if not (body.flag("ignore_not_found", default=False) or self._done.before(ctx, key)):
+                raise
+        self._done.note(ctx, key)
+
+    def rename_table(self, ctx: CallContext, body: MapReader) -> bytes | None:
+        catalog = self._catalog(ctx, body.text("catalog"))
+        schema = self._schema(ctx, catalog, body.text("schema"))
+        name, new_name = body.text("name"), body.text("new_table_name")
+        self._require(ctx, Operation.ALTER, Resource(catalog.name, schema.name, name))
+        key = (catalog.name, "rename_table", schema.name, name, new_name)
+        try:
+            table: Table | None = schema.rename_table(ctx, name, new_name)
+        except TableNotFound:
+            table = schema.table(ctx, new_name) if self._done.before(ctx, key) else None
+            if table is None and not body.flag("ignore_not_found", default=False):
+                raise
+        self._done.note(ctx, key)
+        return None if table is None else _info(body.text("catalog"), schema, table)
+
+    def alter(self, action: str) -> Callable[[CallContext, MapReader], bytes | None]:
+        """The handler of one kind of alteration."""
+        decode = ALTERATIONS[action]
+
+        def run(ctx: CallContext, body: MapReader) -> bytes | None:
+            alteration = decode(ctx, body)
+            target = Target(body.text("catalog"), body.text("schema"), Kind.TABLE, body.text("name"))
+            try:
+                found = self._directory.table(ctx, target, Operation.ALTER)
+            except NotFound:
+                if body.flag("ignore_not_found", default=False):
+                    return None
+                raise
+            self._refuse_deferred(ctx, found.catalog)
+            if not isinstance(found.table, AlterableTable):
+                raise Unsupported(f"table '{found.table.name}' cannot be altered")
+            key = (found.catalog.name, action, found.schema.name, found.table.name, repr(alteration))
+            try:
+                found.table.alter(ctx, alteration)
+            except (AlreadyExists, InvalidArgument):
+                if not self._done.before(ctx, key):
+                    raise
+            self._done.note(ctx, key)
+            changed = found.schema.table(ctx, found.table.name) or found.table
+            return _info(body.text("catalog"), found.schema, changed)
+
+        return run
+
+    def _catalog(self, ctx: CallContext, name: str) -> MutableCatalog:
+        catalog = self._directory.catalog(ctx, name)
+        self._refuse_deferred(ctx, catalog)
+        if not isinstance(catalog, MutableCatalog):
+            raise Unsupported(f"catalog '{catalog.name}' cannot be changed")
+        return catalog
+
+    def _schema(self, ctx: CallContext, catalog: Catalog, name: str) -> MutableSchema:
+        schema = self._directory.schema(ctx, catalog, name)
+        if not isinstance(schema, MutableSchema):
+            raise Unsupported(f"schema '{schema.name}' cannot be changed")
+        return schema
+
+    def _require(self, ctx: CallContext, operation: Operation, resource: Resource) -> None:
+        self._directory.authorizer.require(ctx.identity, operation, resource)
+
+    def _refuse_deferred(self, ctx: CallContext, catalog: Catalog) -> None:
+        manager = catalog.transactions
+        if ctx.transaction_id is None or manager is None:
+            return
+        if not manager.auto_commits(ctx.transaction_id):
+            raise FailedPrecondition("schemas and tables cannot be changed inside a deferred transaction")
+
+
+def _definition(body: MapReader) -> TableDefinition:
+    columns = decode_schema(body.raw("arrow_schema"), what="arrow_schema")
+    for key in _KEYS:
+        if body.items(key):
+            raise Unsupported(f"table '{body.text('table_name')}': {_SPELLED[key]} cannot be enforced and is refused")
+    for number in body.integers("not_null_constraints") if "not_null_constraints" in body else ():
+        if not 0 <= number < len(columns):
+            raise InvalidArgument(f"not_null_constraints has {number}, the table has {len(columns)} columns")
+        columns = columns.set(number, columns.field(number).with_nullable(False))
+    check_new_names(columns)
+    checks = body.texts("check_constraints") if "check_constraints" in body else ()
+    return TableDefinition(name=body.text("table_name"), columns=columns, checks=checks)
+
+
+_SPELLED = {
+    "unique_constraints": "UNIQUE",
+    "unique_columns": "UNIQUE",
+    "primary_key_columns": "PRIMARY KEY",
+    "multi_key_primary_keys": "PRIMARY KEY",
+    "extra_constraints": "a constraint other than NOT NULL and CHECK",
+}
+
+
+def _info(catalog_name: str, schema: Schema, table: Table) -> bytes:
+    target = Target(catalog_name, schema.name, Kind.TABLE, table.name)
+    return flight_info(table, target, table_schema(table)).encode()
+
+
+class _Done:
+    """What a client session has changed in the last minute."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._when: OrderedDict[tuple[object, ...], float] = OrderedDict()
+
+    def before(self, ctx: CallContext, key: tuple[object, ...]) -> bool:
+        if ctx.session_id is None:
+            return False
+        with self._lock:
+            when = self._when.get((ctx.session_id, *key))
+        return when is not None and self._clock() - when < _REPEAT_SECONDS
+
+    def note(self, ctx: CallContext, key: tuple[object, ...]) -> None:
+        if ctx.session_id is None:
+            return
+        with self._lock:
+            self._when[(ctx.session_id, *key)] = self._clock()
+            while len(self._when) > _REMEMBERED:
+                self._when.popitem(last=False)
