@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import threading
-from types import FrameType
 
 import pyarrow as pa
 
@@ -81,15 +81,25 @@ def _announce(server: Server, settings: Settings, catalogs: list[Catalog]) -> No
 
 
 def _stop_on_signals() -> threading.Event:
+    """Set by the first SIGTERM or SIGINT; the second ends the process.
+
+    A handler in Python runs in the main thread alone, once that is awake: a signal that the system hands to one of
+    gRPC's threads would not wake it from a lock. The byte on the wake-up socket is written whichever thread is hit.
+    """
     stopping = threading.Event()
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if stopping.is_set():
-            os._exit(128 + number)
-        stopping.set()
-
+    inbox, outbox = socket.socketpair()
+    outbox.setblocking(False)
+    signal.set_wakeup_fd(outbox.fileno(), warn_on_full_buffer=False)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, handle)
+        signal.signal(number, lambda number, frame: None)
+
+    def watch() -> None:
+        with inbox, outbox:
+            inbox.recv(1)
+            stopping.set()
+            os._exit(128 + inbox.recv(1)[0])
+
+    threading.Thread(target=watch, name="sparkport-signals", daemon=True).start()
     return stopping
 
 

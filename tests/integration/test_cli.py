@@ -1,0 +1,362 @@
+"""The command as users run it: a process of its own, its output, its exit codes and its signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import sparkport
+from sparkport.cli.main import main
+from sparkport.client import connect
+from sparkport.errors import Cancelled, Unauthenticated, Unavailable
+
+ROOT = Path(__file__).parents[2]
+SOURCE = Path(sparkport.__file__).parents[1]
+COMMAND = [sys.executable, "-m", "sparkport.cli"]
+
+SLOW = """
+import os
+import sys
+import pyarrow as pa
+from sparkport import CatalogBuilder
+
+SCHEMA = pa.schema([("n", pa.int64())])
+
+def scan(ctx, request):
+    yield pa.record_batch({"n": [1]})
+    print("at the gate", file=sys.stderr, flush=True)
+    with open(os.environ["GATE"]):  # a pipe: opens when the test opens its other end
+        pass
+    yield pa.record_batch({"n": [2]})
+
+catalog = CatalogBuilder("slow").schema("main").scan_table("numbers", SCHEMA, scan).build()
+several = [catalog, CatalogBuilder("other").schema("main").build()]
+nothing = []
+number = 7
+
+def make():
+    return several
+
+def fail():
+    raise RuntimeError("no luck\\ntoday")
+"""
+
+
+def environment(**extra: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SPARKPORT_")}
+    return {**kept, "PYTHONPATH": str(SOURCE), **extra}
+
+
+def run(*arguments: str, cwd: Path = ROOT, **extra: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments], cwd=cwd, env=environment(**extra), capture_output=True, text=True, timeout=60
+    )
+
+
+class Serving:
+    """A ``sparkport serve`` that has said that it is ready."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self.process = process
+        self.stderr = process.stderr
+        self.ready = process.stdout.readline().strip()
+        assert "listening on" in self.ready, process.stderr.read()
+        self.location = self.ready.rpartition(" ")[2]
+        self.hint = process.stdout.readline().strip()
+
+    def wait_for_log(self, text: str) -> str:
+        for line in self.stderr:
+            if text in line:
+                return line
+        raise AssertionError(f"the log ended without '{text}'")
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(60)
+
+
+@contextmanager
+def serve(*arguments: str, cwd: Path = ROOT, **extra: str) -> Iterator[Serving]:
+    process = subprocess.Popen(
+        [*COMMAND, "serve", "--port", "0", *arguments],
+        cwd=cwd,
+        env=environment(**extra),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            yield Serving(process)
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "slow.py").write_text(SLOW)
+    os.mkfifo(tmp_path / "gate")
+    return tmp_path
+
+
+@contextmanager
+def slow(folder: Path, *arguments: str) -> Iterator[Serving]:
+    with serve("slow:catalog", *arguments, cwd=folder, GATE=str(folder / "gate")) as server:
+        yield server
+
+
+# Serving
+
+
+def test_the_ready_line_and_the_line_to_paste_come_first() -> None:
+    with serve() as server:
+        assert re.fullmatch(
+            rf"sparkport {re.escape(sparkport.__version__)} listening on grpc://127\.0\.0\.1:\d+", server.ready
+        )
+        assert server.hint == f"ATTACH 'lake' (TYPE airport, LOCATION '{server.location}');"
+
+
+def test_without_an_argument_the_built_in_catalog_is_served() -> None:
+    with serve("--catalog", "sea", "--schema", "deep") as server, connect(server.location, catalog="sea") as client:
+        assert client.scan("deep.hello").read_all().num_rows == 3
+
+
+def test_a_module_in_the_working_folder_is_served(folder: Path) -> None:
+    with slow(folder) as server, connect(server.location) as client:
+        assert [(table.schema_name, table.name) for table in client.tables()] == [("main", "numbers")]
+
+
+@pytest.mark.parametrize("target", ["slow:several", "slow:make", "slow.py:make"])
+def test_lists_functions_and_paths_are_served_too(target: str, folder: Path) -> None:
+    with serve(target, cwd=folder) as server, connect(server.location, catalog="slow") as client:
+        assert [table.name for table in client.tables()] == ["numbers"]
+
+
+@pytest.mark.parametrize(
+    "target", ["examples.functions:catalog", "examples/functions.py", "examples/functions.py:catalog"]
+)
+def test_the_examples_are_served_by_module_and_by_path(target: str) -> None:
+    with serve(target) as server, connect(server.location) as client:
+        assert client.call("main.with_tax", [100.0], [0.5]).to_pylist() == [150.0]
+
+
+def test_settings_come_from_the_file_the_environment_and_flags(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text('catalog = "a"\nschema = "a"\nlog_format = "json"\n')
+    with serve("--schema", "c", "--config", str(tmp_path / "s.toml"), SPARKPORT_CATALOG="b") as server:
+        assert "'b'" in server.hint
+        with connect(server.location) as client:
+            assert [schema.name for schema in client.schemas()] == ["c"]
+        assert json.loads(server.wait_for_log("listening"))["level"] == "info"
+
+
+def test_a_token_is_asked_for_when_one_is_set() -> None:
+    with serve(SPARKPORT_TOKEN="open-sesame") as server:
+        assert server.hint == f"CREATE SECRET (TYPE airport, AUTH_TOKEN '...', SCOPE '{server.location}');"
+        with connect(server.location) as stranger, pytest.raises(Unauthenticated):
+            stranger.tables()
+        with connect(server.location, token="open-sesame") as client:
+            assert len(client.tables()) == 1
+
+
+# Stopping
+
+
+def refuses_calls(location: str) -> bool:
+    try:
+        with connect(location) as client:
+            client.tables()
+    except (Cancelled, Unavailable):
+        return True
+    return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_server_well(number: signal.Signals) -> None:
+    with serve() as server:
+        assert server.stop(number) == 0
+        assert "Traceback" not in server.stderr.read()
+
+
+def test_a_running_stream_finishes_after_the_signal_and_no_new_call_is_taken(folder: Path) -> None:
+    with slow(folder) as server, connect(server.location) as client:
+        batches = iter(client.scan("main.numbers"))
+        assert next(batches).to_pydict() == {"n": [1]}
+        server.process.send_signal(signal.SIGTERM)
+        while not refuses_calls(server.location):  # the call that comes first may still be taken
+            pass
+        assert server.process.poll() is None
+        (folder / "gate").open("w").close()
+        assert [batch.to_pydict() for batch in batches] == [{"n": [2]}]
+        assert server.process.wait(60) == 0
+
+
+def test_a_stream_that_never_ends_does_not_hold_up_the_exit_for_ever(folder: Path) -> None:
+    with slow(folder, "--grace-seconds", "0") as server, connect(server.location) as client:
+        stuck = iter(client.scan("main.numbers"))
+        assert next(stuck).to_pydict() == {"n": [1]}
+        server.wait_for_log("at the gate")
+        assert server.stop() == 0
+        server.wait_for_log("leaving without them")
+
+
+def test_a_second_signal_exits_at_once(folder: Path) -> None:
+    with slow(folder) as server, connect(server.location) as client:
+        stuck = iter(client.scan("main.numbers"))
+        assert next(stuck).to_pydict() == {"n": [1]}
+        server.wait_for_log("at the gate")
+        server.process.send_signal(signal.SIGINT)
+        server.wait_for_log("stopping")
+        assert server.stop(signal.SIGTERM) == 128 + signal.SIGTERM
+
+
+# Failing
+
+
+def failure(done: subprocess.CompletedProcess[str], code: int) -> str:
+    """The one line that a failure is."""
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.endswith("\n")
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.stderr.strip()
+
+
+def test_a_port_in_use_is_one_line() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        message = failure(run("serve", "--port", str(port), "--log-level", "error"), 1)
+    assert message == f"sparkport: cannot listen on 127.0.0.1:{port}: is another server running there?"
+
+
+def test_beyond_loopback_the_server_refuses_to_run_open() -> None:
+    message = failure(run("serve", "--host", "0.0.0.0", "--port", "0"), 2)
+    assert "refusing to listen on '0.0.0.0' without TLS and authentication" in message
+    assert "without TLS:" in failure(run("serve", "--host", "0.0.0.0", SPARKPORT_TOKEN="t"), 2)
+
+
+def test_insecure_lifts_that_with_a_warning() -> None:
+    with serve("--host", "0.0.0.0", "--insecure") as server:
+        server.wait_for_log("WARNING")
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("nowhere:catalog", "module 'nowhere' not found"),
+        ("nowhere.py:catalog", "there is no file nowhere.py"),
+        ("slow:missing", "module 'slow' has no attribute 'missing'"),
+        ("slow:number", "'slow:number' is no catalog: it gave int"),
+        ("slow:nothing", "'slow:nothing' gave no catalogs"),
+        ("slow:fail", "'slow:fail' failed: RuntimeError: no luck today"),
+        ("slow:", "'slow:' is not of the form MODULE:ATTRIBUTE"),
+        ("needy:catalog", "'needy' cannot be imported: ModuleNotFoundError: No module named 'absent'"),
+        ("broken:catalog", "'broken' cannot be imported: SyntaxError: "),
+    ],
+)
+def test_a_target_that_cannot_be_served_is_one_line(target: str, reason: str, folder: Path) -> None:
+    (folder / "needy.py").write_text("import absent\n")
+    (folder / "broken.py").write_text("def\n")
+    assert reason in failure(run("serve", target, cwd=folder), 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["serve", "--port", "x"], "--port: 'x' is not a whole number from 0 to 65535"),
+        (["serve", "--nope"], "unrecognized arguments: --nope"),
+        (["serve", "--config", "none.toml"], "none.toml cannot be read"),
+        (["serve", "--tls-cert", "c.pem"], "tls_cert and tls_key go together"),
+        (["dance"], "invalid choice: 'dance'"),
+        ([], "the following arguments are required: COMMAND"),
+        (["status", "--timeout", "soon"], "invalid float value: 'soon'"),
+        (["status", "nonsense"], "'nonsense' is no location such as"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_and_exit_code_2(
+    arguments: Sequence[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code: object = main(arguments, {})
+    except SystemExit as exc:  # how argparse leaves
+        code = exc.code
+    captured = capsys.readouterr()
+    assert code == 2
+    assert reason in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_debug_shows_the_traceback(folder: Path) -> None:
+    for arguments in (("--debug", "serve", "slow:fail"), ("serve", "slow:fail", "--debug")):
+        done = run(*arguments, cwd=folder)
+        assert done.returncode == 1
+        assert "Traceback" in done.stderr
+
+
+# Asking
+
+
+def test_status_tells_catalogs_and_versions(folder: Path) -> None:
+    with slow(folder) as server:
+        done = run("status", server.location)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert f"{server.location} is serving" in done.stdout
+        assert re.search(r"^catalog slow: version \d+, 1 tables, 0 functions$", done.stdout, re.MULTILINE)
+
+
+def test_list_shows_tables_with_columns_and_functions() -> None:
+    with serve("examples.functions:catalog") as server:
+        assert run("list", server.location).stdout.splitlines() == [
+            "tools.main.with_tax scalar function",
+            "tools.main.countdown table function",
+            "tools.main.running_total table function",
+        ]
+    with serve() as server:
+        assert run("list", server.location).stdout == "lake.main.hello (id int64, greeting string)\n"
+
+
+def test_actions_are_listed() -> None:
+    with serve() as server:
+        done = run("actions", server.location)
+    assert done.returncode == 0
+    assert {"catalog_version", "list_schemas"} <= {line.split()[0] for line in done.stdout.splitlines()}
+
+
+def test_the_token_for_asking_comes_from_the_environment() -> None:
+    with serve(SPARKPORT_TOKEN="open-sesame") as server:
+        assert run("list", server.location, SPARKPORT_TOKEN="open-sesame").returncode == 0
+        assert "a bearer token is required" in failure(run("list", server.location), 1)
+        wrong = failure(run("list", server.location, SPARKPORT_TOKEN="let-me-in"), 1)
+        assert "the token is not known" in wrong
+        assert "let-me-in" not in wrong
+
+
+@pytest.mark.parametrize("command", ["status", "list", "actions"])
+def test_a_server_that_is_not_there_is_one_line_and_exit_code_1(command: str) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        location = f"grpc://127.0.0.1:{free.getsockname()[1]}"
+        message = failure(run(command, location), 1)
+    assert message == f"sparkport: no server can be reached at {location}"
+
+
+def test_the_location_follows_from_the_settings() -> None:
+    with serve() as server:
+        port = server.location.rpartition(":")[2]
+        assert server.location in run("status", SPARKPORT_PORT=port).stdout
+
+
+def test_the_version_is_told() -> None:
+    assert run("--version").stdout == f"sparkport {sparkport.__version__}\n"
