@@ -19,7 +19,6 @@ from sparkport.catalog.table import Table
 from sparkport.errors import InvalidArgument
 
 __all__ = [
-    "RESERVED_COLUMNS",
     "AddColumn",
     "AddField",
     "AlterableTable",
@@ -31,6 +30,7 @@ __all__ = [
     "MutableCatalog",
     "MutableSchema",
     "OnConflict",
+    "RESERVED_COLUMNS",
     "RenameColumn",
     "RenameField",
     "SetComment",

@@ -88,7 +88,9 @@ class Function(ABC):
     parameters: Sequence[Parameter] = ()
 
     def input_schema(self) -> pa.Schema:
-        return pa.schema([parameter.field() for parameter in self.parameters])
+        # DuckDB's client counts arguments as if the table were the last of them.
+        ordered = sorted(self.parameters, key=lambda parameter: parameter.table)
+        return pa.schema([parameter.field() for parameter in ordered])
 
     def bind(self, row: pa.RecordBatch | None) -> Arguments:
         """Arguments of a call from the one-row batch that the client sends, by position and by name."""

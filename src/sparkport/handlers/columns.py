@@ -32,18 +32,21 @@ class ColumnFit:
             self._converters.append(convert)
         if differences:
             raise SchemaMismatch(f"schema mismatch: {'; '.join(differences)}")
-        self._unchanged = list(places) == list(range(len(source))) and _same_layout(source, target)
+        self._in_order = len(source) > 0 and list(places) == list(range(len(source))) and source.types == target.types
+        self._identical = self._in_order and bool(source.equals(target, check_metadata=True))
         self._required = [index for index, column in enumerate(target) if not column.nullable]
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        fitted = batch if self._unchanged else self._fit(batch)
+        fitted = batch if self._identical else self._fit(batch)
         for index in self._required:
-            if fitted.column(index).null_count:
+            if _has_nulls(fitted.column(index)):
                 name = self.target.field(index).name
                 raise ConstraintViolation(f"NOT NULL constraint failed: {self._table}.{name}")
         return fitted
 
     def _fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._in_order:
+            return pa.RecordBatch.from_arrays(batch.columns, schema=self.target)
         columns: list[pa.Array] = []
         for column, place, convert in zip(self.target, self._places, self._converters, strict=True):
             if place is None or convert is None:
@@ -57,8 +60,11 @@ class ColumnFit:
         return pa.RecordBatch.from_arrays(columns, schema=self.target)
 
 
-def _same_layout(source: pa.Schema, target: pa.Schema) -> bool:
-    return bool(source.names == target.names and source.types == target.types)
+def _has_nulls(column: pa.Array) -> bool:
+    """A dictionary may hold the null among its values, where ``null_count`` does not see it."""
+    if isinstance(column, pa.DictionaryArray) and column.dictionary.null_count:
+        column = column.dictionary_decode()
+    return bool(column.null_count)
 
 
 def fit_all(table: str, source: pa.Schema, target: pa.Schema, *, defaults: bool = True) -> ColumnFit:

@@ -19,6 +19,7 @@ __all__ = ["Functions"]
 
 _CONTINUES = b"chunk_continues"
 _FINISHED = b"chunk_finished"
+_VECTOR_ROWS = 2_048
 
 
 class Functions:
@@ -95,6 +96,10 @@ def _round(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[Out
         if last is not None:
             yield BatchMessage(last, _CONTINUES)
         last = batch
+    if last is not None and last.num_rows and last.num_rows % _VECTOR_ROWS == 0:
+        # DuckDB's client asks for the next batch after a full vector before it looks at this one's mark.
+        yield BatchMessage(last, _CONTINUES)
+        last = None
     yield BatchMessage(_empty(schema) if last is None else last, _FINISHED)
 
 

@@ -108,14 +108,15 @@ class FlightService(grpc.GenericRpcHandler):
         return flight.SchemaResult(self._handlers.get_schema(ctx, flight.FlightDescriptor.decode(request))).encode()
 
     def _do_get(self, ctx: CallContext, request: bytes) -> Iterator[bytes]:
-        return self._framed(self._handlers.do_get(ctx, flight.Ticket.decode(request).ticket))
+        return self._framed(self._handlers.do_get(ctx, flight.Ticket.decode(request).ticket), self._max_batch_bytes)
 
     def _do_put(self, ctx: CallContext, messages: Iterator[bytes]) -> Iterator[bytes]:
         for metadata in self._handlers.do_put(ctx, StreamReader(_whole(messages))):
             yield flight.PutResult(metadata).encode()
 
     def _do_exchange(self, ctx: CallContext, messages: Iterator[bytes]) -> Iterator[bytes]:
-        return self._framed(self._handlers.do_exchange(ctx, StreamReader(_whole(messages))))
+        # In lock-step the client reads one message for each it writes: an answer must not be sliced.
+        return self._framed(self._handlers.do_exchange(ctx, StreamReader(_whole(messages))), self._max_message_bytes)
 
     def _do_action(self, ctx: CallContext, request: bytes) -> Iterator[bytes]:
         action = flight.Action.decode(request)
@@ -126,7 +127,7 @@ class FlightService(grpc.GenericRpcHandler):
         for action in self._handlers.list_actions(ctx):
             yield action.encode()
 
-    def _framed(self, messages: Iterator[Outgoing]) -> Iterator[bytes]:
+    def _framed(self, messages: Iterator[Outgoing], slice_bytes: int) -> Iterator[bytes]:
         writer: StreamWriter | None = None
         with _closing(messages) as out:
             for message in out:
@@ -135,7 +136,7 @@ class FlightService(grpc.GenericRpcHandler):
                 elif isinstance(message, SchemaMessage):
                     writer = StreamWriter(
                         message.schema,
-                        max_message_bytes=self._max_batch_bytes,
+                        max_message_bytes=slice_bytes,
                         hard_limit_bytes=self._max_message_bytes,
                     )
                     yield writer.schema_message()

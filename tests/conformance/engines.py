@@ -1,0 +1,169 @@
+"""The engines that the conformance suite runs against, each with one declaration of what it can do.
+
+What an engine lacks is said with a reason, and the tests of it must then fail: a gap that closes without a word
+here is a failure too.
+
+    notimpl   could be had, nobody has built it
+    notyet    something that we depend on cannot do it yet
+    never     it makes no sense for this engine
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+
+import pyarrow as pa
+
+from sparkport.catalog import (
+    CallContext,
+    Catalog,
+    CatalogBuilder,
+    InsertableTable,
+    ScanRequest,
+    Table,
+    VersionedTable,
+    as_scan,
+)
+from sparkport.memory import MemoryCatalog
+
+__all__ = ["Ability", "ENGINES", "EngineUnderTest", "Gap", "Ground", "never", "notimpl", "notyet"]
+
+
+class Ability(Enum):
+    ROW_IDS = "row ids"
+    INSERT = "insert"
+    UPDATE_AND_DELETE = "update and delete"
+    VERSIONS = "versions"
+    STATISTICS = "statistics"
+    PLANNED_MOMENT = "a planned scan reads what it was planned for"
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    kind: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.reason}"
+
+
+def notimpl(reason: str) -> Gap:
+    return Gap("notimpl", reason)
+
+
+def notyet(reason: str) -> Gap:
+    return Gap("notyet", reason)
+
+
+def never(reason: str) -> Gap:
+    return Gap("never", reason)
+
+
+@dataclass(slots=True)
+class Ground:
+    """A catalog with the tables that a test asked for, in the schema ``main``."""
+
+    catalog: Catalog
+    moment: Callable[[], datetime]
+    """A time after all commits so far and before all later ones."""
+    ctx: CallContext = field(default_factory=CallContext)
+
+    def table(self, name: str = "t") -> Table:
+        schema = self.catalog.schema(self.ctx, "main")
+        assert schema is not None
+        table = schema.table(self.ctx, name)
+        assert table is not None
+        return table
+
+    def insertable(self, name: str = "t") -> InsertableTable:
+        table = self.table(name)
+        assert isinstance(table, InsertableTable)
+        return table
+
+    def versioned(self, name: str = "t") -> VersionedTable:
+        table = self.table(name)
+        assert isinstance(table, VersionedTable)
+        return table
+
+    def insert(self, rows: pa.Table, name: str = "t") -> int:
+        table = self.insertable(name)
+        reader = pa.RecordBatchReader.from_batches(rows.schema, rows.to_batches())
+        return table.insert(self.ctx, reader).affected_rows
+
+    def read(self, request: ScanRequest | None = None, name: str = "t") -> pa.Table:
+        """The rows of a request, all parts of it one after the other, with the asked columns in the table's order."""
+        table = self.table(name)
+        request = request or ScanRequest()
+        assert set(request.columns or ()) <= set(table.schema.names)
+        wanted = [column for column in table.schema if request.selects(column.name)]
+        batches: list[pa.RecordBatch] = []
+        for part in table.plan(self.ctx, request):
+            scan = as_scan(table.scan(self.ctx, part))
+            try:
+                batches.extend(scan)
+            finally:
+                scan.close()
+        columns = [pa.chunked_array([batch.column(column.name) for batch in batches], column.type) for column in wanted]
+        return pa.table(columns, schema=pa.schema(wanted))
+
+    def count(self, request: ScanRequest) -> int:
+        table = self.table()
+        return sum(
+            batch.num_rows for part in table.plan(self.ctx, request) for batch in as_scan(table.scan(self.ctx, part))
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineUnderTest:
+    """``make`` builds a catalog that holds the given tables; ``gaps`` are the abilities that it lacks."""
+
+    name: str
+    make: Callable[[Mapping[str, pa.Table]], Ground]
+    gaps: Mapping[Ability, Gap] = field(default_factory=dict)
+
+
+class _Clock:
+    """A second passes with every look."""
+
+    def __init__(self) -> None:
+        self._now = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        self._now += timedelta(seconds=1)
+        return self._now
+
+
+def _memory(tables: Mapping[str, pa.Table]) -> Ground:
+    clock = _Clock()
+    catalog = MemoryCatalog("lake", clock=clock)
+    for name, rows in tables.items():
+        catalog.create_table(f"main.{name}", rows.schema, rows=rows)
+    return Ground(catalog, clock)
+
+
+def _static(tables: Mapping[str, pa.Table]) -> Ground:
+    schema = CatalogBuilder("lake").schema("main")
+    for name, rows in tables.items():
+        schema.table(name, rows)
+    return Ground(schema.build(), lambda: datetime.now(UTC))
+
+
+_READ_ONLY = never("an Arrow table is served as it is")
+
+ENGINES: tuple[EngineUnderTest, ...] = (
+    EngineUnderTest(name="memory", make=_memory),
+    EngineUnderTest(
+        name="static",
+        make=_static,
+        gaps={
+            Ability.ROW_IDS: never("rows of an Arrow table have no identity"),
+            Ability.INSERT: _READ_ONLY,
+            Ability.UPDATE_AND_DELETE: _READ_ONLY,
+            Ability.VERSIONS: never("an Arrow table has no history"),
+            Ability.PLANNED_MOMENT: never("an Arrow table does not change"),
+        },
+    ),
+)

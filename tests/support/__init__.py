@@ -1,0 +1,1 @@
+"""Helpers that several test packages share: scripted clients, recordings, catalogs to serve."""
