@@ -1,0 +1,172 @@
+"""The SQL database behind a catalog: SQLite or PostgreSQL, one connection per thread, whole transactions only."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from sparkport.errors import InvalidArgument, Unavailable
+
+__all__ = ["Database", "PostgresDatabase", "Rows", "SqliteDatabase", "Work", "open_database"]
+
+Rows = list[tuple[Any, ...]]
+
+
+class Work(Protocol):
+    """A transaction under way. Parameters are marked with ``?`` whatever the database."""
+
+    def query(self, sql: str, parameters: Sequence[object] = ()) -> Rows: ...
+
+    def change(self, sql: str, parameters: Sequence[object] = ()) -> int:
+        """The number of rows changed."""
+
+
+class Database(ABC):
+    """Commits at the end of a ``transaction`` block, rolls back when it raises."""
+
+    @abstractmethod
+    def transaction(self, *, write: bool = False) -> Any:
+        """A context manager over ``Work``; ``write`` takes the write lock at once, so that it cannot fail later."""
+
+    @abstractmethod
+    def is_duplicate(self, exc: Exception) -> bool:
+        """Whether an error means that a row with this key is there already."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class _SqliteWork:
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def query(self, sql: str, parameters: Sequence[object] = ()) -> Rows:
+        return self._connection.execute(sql, tuple(parameters)).fetchall()
+
+    def change(self, sql: str, parameters: Sequence[object] = ()) -> int:
+        return self._connection.execute(sql, tuple(parameters)).rowcount
+
+
+class SqliteDatabase(Database):
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._open: list[sqlite3.Connection] = []
+
+    @contextmanager
+    def transaction(self, *, write: bool = False) -> Iterator[Work]:
+        connection = self._connection()
+        try:
+            connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+            try:
+                yield _SqliteWork(connection)
+            except BaseException:
+                connection.rollback()
+                raise
+            connection.commit()
+        except sqlite3.OperationalError as exc:
+            raise Unavailable(f"the catalog's database cannot be used: {exc}") from exc
+        except sqlite3.DatabaseError as exc:
+            if isinstance(exc, sqlite3.IntegrityError):
+                raise
+            raise Unavailable(f"the catalog's database is damaged: {exc}") from exc
+
+    def is_duplicate(self, exc: Exception) -> bool:
+        return isinstance(exc, sqlite3.IntegrityError)
+
+    def close(self) -> None:
+        with self._lock:
+            for connection in self._open:
+                connection.close()
+            self._open.clear()
+
+    def _connection(self) -> sqlite3.Connection:
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            try:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                connection = sqlite3.connect(self._path, timeout=30, isolation_level=None, check_same_thread=False)
+                connection.execute("PRAGMA journal_mode=WAL")
+                connection.execute("PRAGMA synchronous=FULL")
+            except (sqlite3.OperationalError, OSError) as exc:
+                raise Unavailable(f"the catalog's database cannot be opened: {exc}") from exc
+            with self._lock:
+                self._open.append(connection)
+            self._local.connection = connection
+        return connection
+
+
+class _PostgresWork:
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def query(self, sql: str, parameters: Sequence[object] = ()) -> Rows:
+        rows: Rows = self._connection.execute(sql.replace("?", "%s"), parameters).fetchall()
+        return rows
+
+    def change(self, sql: str, parameters: Sequence[object] = ()) -> int:
+        count: int = self._connection.execute(sql.replace("?", "%s"), parameters).rowcount
+        return count
+
+
+class PostgresDatabase(Database):
+    def __init__(self, uri: str) -> None:
+        try:
+            import psycopg
+        except ImportError as exc:
+            raise InvalidArgument("a PostgreSQL catalog needs the package psycopg") from exc
+        self._psycopg = psycopg
+        self._uri = uri
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._open: list[Any] = []
+
+    @contextmanager
+    def transaction(self, *, write: bool = False) -> Iterator[Work]:
+        psycopg = self._psycopg
+        try:
+            connection = self._connection()
+            with connection.transaction():
+                # One instant for all that a reader looks at; writers are met by the conditions of their updates.
+                if not write:
+                    connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                yield _PostgresWork(connection)
+        except psycopg.OperationalError as exc:
+            self._local.connection = None
+            raise Unavailable(f"the catalog's database cannot be used: {type(exc).__name__}") from exc
+
+    def is_duplicate(self, exc: Exception) -> bool:
+        return isinstance(exc, self._psycopg.errors.UniqueViolation)
+
+    def close(self) -> None:
+        with self._lock:
+            for connection in self._open:
+                connection.close()
+            self._open.clear()
+
+    def _connection(self) -> Any:
+        connection = getattr(self._local, "connection", None)
+        if connection is None or connection.closed:
+            connection = self._psycopg.connect(self._uri, autocommit=True)
+            with self._lock:
+                self._open = [item for item in self._open if not item.closed]
+                self._open.append(connection)
+            self._local.connection = connection
+        return connection
+
+
+def open_database(uri: str) -> Database:
+    """``sqlite:///`` and a path, which is absolute when it begins with a slash of its own; or ``postgresql://…``."""
+    scheme = urlsplit(uri).scheme
+    if scheme == "sqlite":
+        return SqliteDatabase(Path(uri.removeprefix("sqlite:///")))
+    if scheme in ("postgresql", "postgres"):
+        return PostgresDatabase(uri)
+    raise InvalidArgument(f"catalog uri must begin with sqlite:, postgresql: or http, not '{scheme}:'")

@@ -1,0 +1,61 @@
+"""The jars that Spark needs beyond its own: resolved by Spark itself the first time, then kept and used offline."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from sparkport.errors import FailedPrecondition
+
+__all__ = ["JarCache"]
+
+
+def _cache_home() -> Path:
+    return Path(os.environ.get("SPARKPORT_CACHE") or Path.home() / ".cache" / "sparkport")
+
+
+class JarCache:
+    """``folder`` is for sites without a way to a repository: all jars in it are used, and nothing is resolved."""
+
+    def __init__(self, packages: Sequence[str], folder: Path | None = None) -> None:
+        self._packages = tuple(packages)
+        self._folder = folder
+        digest = hashlib.sha256(" ".join(self._packages).encode()).hexdigest()[:12]
+        self._ivy = _cache_home() / "jars" / digest
+        self._list = self._ivy / "resolved.json"
+
+    def resolved(self) -> bool:
+        return self._folder is not None or bool(self._kept())
+
+    def arguments(self) -> list[str]:
+        """What spark-submit is told."""
+        if self._folder is not None:
+            found = sorted(self._folder.glob("*.jar"))
+            if not found:
+                raise FailedPrecondition(f"there is no jar in {self._folder}; needed are {', '.join(self._packages)}")
+            return ["--jars", ",".join(str(path.resolve()) for path in found)]
+        kept = self._kept()
+        if kept:
+            return ["--jars", ",".join(kept)]
+        self._ivy.mkdir(parents=True, exist_ok=True)
+        return ["--packages", ",".join(self._packages), "--conf", f"spark.jars.ivy={self._ivy}"]
+
+    def remember(self) -> None:
+        """Spark has started, so what it resolved is whole."""
+        if self.resolved():
+            return
+        found = sorted(str(path) for path in (self._ivy / "jars").glob("*.jar"))
+        if found:
+            temporary = self._list.with_suffix(f".{os.getpid()}")
+            temporary.write_text(json.dumps(found))
+            temporary.replace(self._list)
+
+    def _kept(self) -> list[str]:
+        try:
+            found: list[str] = json.loads(self._list.read_text())
+        except (OSError, ValueError):
+            return []
+        return found if all(Path(path).exists() for path in found) else []

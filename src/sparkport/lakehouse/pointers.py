@@ -1,0 +1,229 @@
+"""Where each table's current metadata is: the one thing in a lakehouse that changes in place, and so the one to guard.
+
+SQL catalogs keep it in the tables that Spark's JdbcCatalog and PyIceberg's SqlCatalog use too. A pointer is only ever
+moved on the condition that it still is what the mover has seen, so writers of any kind cannot overwrite each other;
+several pointers move in one SQL transaction, which is what makes a transaction over several tables atomic.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sparkport.errors import AlreadyExists, SchemaNotFound, TableNotFound
+from sparkport.lakehouse.database import Database, Work
+
+__all__ = ["Cut", "Move", "Moved", "Pointers", "SqlPointers", "TableName"]
+
+TableName = tuple[str, str]
+"""Schema and table."""
+
+_EXISTS = "exists"
+
+_TABLES = (
+    """CREATE TABLE IF NOT EXISTS iceberg_tables (
+        catalog_name VARCHAR(255) NOT NULL, table_namespace VARCHAR(255) NOT NULL, table_name VARCHAR(255) NOT NULL,
+        metadata_location VARCHAR(1000), previous_metadata_location VARCHAR(1000), iceberg_type VARCHAR(5),
+        PRIMARY KEY (catalog_name, table_namespace, table_name))""",
+    """CREATE TABLE IF NOT EXISTS iceberg_namespace_properties (
+        catalog_name VARCHAR(255) NOT NULL, namespace VARCHAR(255) NOT NULL, property_key VARCHAR(255),
+        property_value VARCHAR(1000), PRIMARY KEY (catalog_name, namespace, property_key))""",
+    """CREATE TABLE IF NOT EXISTS sparkport_meta (
+        catalog_name VARCHAR(255) NOT NULL PRIMARY KEY, schema_version INTEGER NOT NULL)""",
+    """CREATE TABLE IF NOT EXISTS sparkport_statements (
+        catalog_name VARCHAR(255) NOT NULL, statement VARCHAR(255) NOT NULL, changed BIGINT NOT NULL,
+        committed_at DOUBLE PRECISION NOT NULL, PRIMARY KEY (catalog_name, statement))""",
+)
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A table's pointer from one metadata file to the next."""
+
+    table: TableName
+    old: str
+    new: str
+
+
+class Moved(Exception):
+    """Somebody else moved a pointer first; look again and decide again. Never leaves the engine."""
+
+    def __init__(self, table: TableName) -> None:
+        super().__init__(f"table '{table[0]}.{table[1]}' has been moved by another writer")
+        self.table = table
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """All tables and schemas of a catalog at one instant."""
+
+    tables: Mapping[TableName, str]
+    schemas: Mapping[str, Mapping[str, str]]
+
+
+class Pointers(ABC):
+    """Called from several threads at once."""
+
+    @abstractmethod
+    def cut(self) -> Cut: ...
+
+    @abstractmethod
+    def location(self, table: TableName) -> str | None:
+        """Where a table's metadata is now."""
+
+    @abstractmethod
+    def create_schema(self, name: str, properties: Mapping[str, str]) -> None: ...
+
+    @abstractmethod
+    def drop_schema(self, name: str) -> None:
+        """MUST be empty."""
+
+    @abstractmethod
+    def create(self, table: TableName, location: str) -> None: ...
+
+    @abstractmethod
+    def drop(self, table: TableName) -> str:
+        """Where its metadata was."""
+
+    @abstractmethod
+    def rename(self, table: TableName, new: TableName) -> None: ...
+
+    @abstractmethod
+    def swap(self, moves: Sequence[Move], statements: Mapping[str, int] | None = None) -> None:
+        """Move all pointers or, raising ``Moved``, none. ``statements`` are noted as committed in the same instant."""
+
+    @abstractmethod
+    def statement(self, key: str) -> int | None:
+        """The number of rows that a committed statement changed; None for one that is not known."""
+
+
+class SqlPointers(Pointers):
+    def __init__(self, database: Database, catalog: str) -> None:
+        self._database = database
+        self._catalog = catalog
+        with database.transaction(write=True) as work:
+            for table in _TABLES:
+                work.change(table)
+            if not work.query("SELECT 1 FROM sparkport_meta WHERE catalog_name = ?", [catalog]):
+                work.change("INSERT INTO sparkport_meta VALUES (?, ?)", [catalog, SCHEMA_VERSION])
+
+    def cut(self) -> Cut:
+        with self._database.transaction() as work:
+            tables = work.query(
+                "SELECT table_namespace, table_name, metadata_location FROM iceberg_tables WHERE catalog_name = ? "
+                "AND (iceberg_type = 'TABLE' OR iceberg_type IS NULL)",
+                [self._catalog],
+            )
+            properties = work.query(
+                "SELECT namespace, property_key, property_value FROM iceberg_namespace_properties "
+                "WHERE catalog_name = ? ORDER BY namespace, property_key",
+                [self._catalog],
+            )
+        schemas: dict[str, dict[str, str]] = {schema: {} for schema, _, _ in tables}
+        for schema, key, value in properties:
+            schemas.setdefault(schema, {})[key] = value or ""
+        found = {(schema, name): location for schema, name, location in sorted(tables)}
+        return Cut(found, dict(sorted(schemas.items())))
+
+    def location(self, table: TableName) -> str | None:
+        with self._database.transaction() as work:
+            return self._location(work, table)
+
+    def create_schema(self, name: str, properties: Mapping[str, str]) -> None:
+        with self._database.transaction(write=True) as work:
+            if self._has_schema(work, name):
+                raise AlreadyExists(f"schema '{name}' already exists")
+            for key, value in {_EXISTS: "true", **properties}.items():
+                work.change(
+                    "INSERT INTO iceberg_namespace_properties VALUES (?, ?, ?, ?)", [self._catalog, name, key, value]
+                )
+
+    def drop_schema(self, name: str) -> None:
+        with self._database.transaction(write=True) as work:
+            if not self._has_schema(work, name):
+                raise SchemaNotFound(name)
+            work.change(
+                "DELETE FROM iceberg_namespace_properties WHERE catalog_name = ? AND namespace = ?",
+                [self._catalog, name],
+            )
+
+    def create(self, table: TableName, location: str) -> None:
+        try:
+            with self._database.transaction(write=True) as work:
+                work.change(
+                    "INSERT INTO iceberg_tables VALUES (?, ?, ?, ?, NULL, 'TABLE')",
+                    [self._catalog, table[0], table[1], location],
+                )
+        except Exception as exc:
+            if self._database.is_duplicate(exc):
+                raise AlreadyExists(f"table '{table[0]}.{table[1]}' already exists") from exc
+            raise
+
+    def drop(self, table: TableName) -> str:
+        with self._database.transaction(write=True) as work:
+            location = self._location(work, table)
+            if location is None:
+                raise TableNotFound(*table)
+            work.change(f"DELETE FROM iceberg_tables WHERE {_NAMED}", [self._catalog, *table])
+            return location
+
+    def rename(self, table: TableName, new: TableName) -> None:
+        with self._database.transaction(write=True) as work:
+            if self._location(work, new) is not None:
+                raise AlreadyExists(f"table '{new[0]}.{new[1]}' already exists")
+            changed = work.change(
+                f"UPDATE iceberg_tables SET table_namespace = ?, table_name = ? WHERE {_NAMED}",
+                [*new, self._catalog, *table],
+            )
+            if changed != 1:
+                raise TableNotFound(*table)
+
+    def swap(self, moves: Sequence[Move], statements: Mapping[str, int] | None = None) -> None:
+        with self._database.transaction(write=True) as work:
+            for move in moves:
+                changed = work.change(
+                    "UPDATE iceberg_tables SET metadata_location = ?, previous_metadata_location = ? "
+                    f"WHERE {_NAMED} AND metadata_location = ?",
+                    [move.new, move.old, self._catalog, *move.table, move.old],
+                )
+                if changed != 1:
+                    raise Moved(move.table)
+            for key, count in (statements or {}).items():
+                work.change(
+                    "INSERT INTO sparkport_statements VALUES (?, ?, ?, ?)", [self._catalog, key, count, time.time()]
+                )
+
+    def statement(self, key: str) -> int | None:
+        with self._database.transaction() as work:
+            rows = work.query(
+                "SELECT changed FROM sparkport_statements WHERE catalog_name = ? AND statement = ?",
+                [self._catalog, key],
+            )
+        return int(rows[0][0]) if rows else None
+
+    def forget_statements(self, before: float) -> int:
+        """Drop what is remembered of statements committed before a time."""
+        with self._database.transaction(write=True) as work:
+            count: int = work.change(
+                "DELETE FROM sparkport_statements WHERE catalog_name = ? AND committed_at < ?", [self._catalog, before]
+            )
+            return count
+
+    def _location(self, work: Work, table: TableName) -> str | None:
+        rows = work.query(f"SELECT metadata_location FROM iceberg_tables WHERE {_NAMED}", [self._catalog, *table])
+        return str(rows[0][0]) if rows else None
+
+    def _has_schema(self, work: Work, name: str) -> bool:
+        found = work.query(
+            "SELECT 1 FROM iceberg_namespace_properties WHERE catalog_name = ? AND namespace = ? "
+            "UNION ALL SELECT 1 FROM iceberg_tables WHERE catalog_name = ? AND table_namespace = ?",
+            [self._catalog, name, self._catalog, name],
+        )
+        return bool(found)
+
+
+_NAMED = "catalog_name = ? AND table_namespace = ? AND table_name = ?"

@@ -1,0 +1,281 @@
+"""Spark, by way of Connect: a server that is started as a child process or runs already, and a pool of its sessions.
+
+The child is watched by one thread, which starts it again when it dies; it cannot outlive that thread. Nobody waits
+for it but those who need it: reads and listings do not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from sparkport.errors import Conflict, InternalError, SparkportError, Unavailable
+from sparkport.lakehouse.jars import JarCache
+from sparkport.lakehouse.settings import LakehouseSettings
+
+__all__ = ["CONFLICT_MARK", "SparkServer", "SparkState", "translated"]
+
+logger = logging.getLogger(__name__)
+
+CONFLICT_MARK = "sparkport-conflict"
+"""What a statement raises inside Spark when a row has been changed by somebody else."""
+
+_READY = "Spark Connect server started at"
+_RESTART_SECONDS = 2.0
+
+
+class SparkState(Enum):
+    RESOLVING = "downloading jars"
+    STARTING = "starting"
+    READY = "ready"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Turns what Spark raises into errors of ours."""
+    try:
+        yield
+    except SparkportError:
+        raise
+    except Exception as exc:
+        text = str(exc)
+        if CONFLICT_MARK in text:
+            raise Conflict("a row was changed by another transaction; run this one again") from exc
+        gone = ("UNAVAILABLE", "failed to connect", "Connection refused", "Socket closed", "CANNOT_ESTABLISH")
+        name = type(exc).__name__
+        if any(mark in text for mark in gone) or name in ("_MultiThreadedRendezvous", "_InactiveRpcError"):
+            raise Unavailable(f"{what}: Spark is not there; try again") from exc
+        raise InternalError(f"{what}: Spark failed: {_first_line(text)}") from exc
+
+
+def _first_line(text: str) -> str:
+    line = text.strip().splitlines()[0] if text.strip() else "no message"
+    return line[:300]
+
+
+class SparkServer:
+    def __init__(self, settings: LakehouseSettings, *, on_state: Callable[[SparkState], None] | None = None) -> None:
+        self._settings = settings
+        self._on_state = on_state
+        self._jars = JarCache(settings.packages(), settings.jars)
+        self._external = settings.spark if settings.spark.startswith("sc://") else None
+        self._changed = threading.Condition()
+        self._state = SparkState.STARTING
+        self._failure = ""
+        self._generation = 0
+        self._url = self._external or ""
+        self._stopping = threading.Event()
+        self._process: subprocess.Popen[str] | None = None
+        self._thread: threading.Thread | None = None
+        self._pool: queue.LifoQueue[tuple[int, Any]] = queue.LifoQueue()
+        for _ in range(settings.sessions):
+            self._pool.put((0, None))
+
+    # Life
+
+    def start(self) -> None:
+        """Begin in the background; returns at once."""
+        self._thread = threading.Thread(target=self._supervise, name="sparkport-spark", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the child, if there is one. Safe to repeat."""
+        self._stopping.set()
+        self._end_process()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=30)
+        self._set(SparkState.STOPPED)
+
+    @property
+    def state(self) -> SparkState:
+        return self._state
+
+    @property
+    def process_id(self) -> int | None:
+        process = self._process
+        return None if process is None else process.pid
+
+    def wait_ready(self, timeout: float | None = None) -> None:
+        """Return when Spark can be used; raise Unavailable when it cannot, or not in time."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            while self._state is not SparkState.READY:
+                if self._state in (SparkState.STOPPED, SparkState.FAILED):
+                    raise Unavailable(f"Spark is {self._state.value}{self._failure}")
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    raise Unavailable(f"Spark is not ready yet ({self._state.value}); try again")
+                self._changed.wait(left)
+
+    @contextmanager
+    def session(self, conf: Mapping[str, str] | None = None, *, timeout: float | None = None) -> Iterator[Any]:
+        """A session of the pool, with settings that hold for the block only."""
+        self.wait_ready(timeout)
+        try:
+            generation, session = self._pool.get(timeout=timeout)
+        except queue.Empty as exc:
+            raise Unavailable("all Spark sessions are busy; try again") from exc
+        good = False
+        try:
+            with translated("opening a session"):
+                if session is None or generation != self._generation:
+                    generation, session = self._generation, self._open_session()
+                for key, value in (conf or {}).items():
+                    session.conf.set(key, value)
+            yield session
+            with translated("closing a session"):
+                for key in conf or {}:
+                    session.conf.unset(key)
+            good = True
+        finally:
+            # A session that failed may hold settings of a statement that is over: its place gets a new one.
+            self._pool.put((generation, session) if good else (generation, None))
+            if not good and session is not None:
+                with contextlib.suppress(Exception):
+                    session.client.close()
+
+    def _open_session(self) -> Any:
+        from pyspark.sql.connect.session import SparkSession
+
+        return SparkSession.builder.remote(self._url).create()
+
+    # The supervisor
+
+    def _supervise(self) -> None:
+        if self._external is not None:
+            self._generation = 1
+            self._set(SparkState.READY)
+            return
+        failures = 0
+        while not self._stopping.is_set():
+            try:
+                began = time.monotonic()
+                self._run_once()
+                failures = failures + 1 if time.monotonic() - began < 60 else 1
+            except Exception as exc:
+                logger.error("Spark cannot be started: %s", exc)
+                self._failure = f": {exc}"
+                failures += 1
+            if self._stopping.is_set():
+                return
+            if failures >= 5:
+                self._set(SparkState.FAILED)
+                return
+            self._set(SparkState.STARTING)
+            self._stopping.wait(_RESTART_SECONDS * failures)
+
+    def _run_once(self) -> None:
+        port = _free_port()
+        resolved = self._jars.resolved()
+        self._set(SparkState.STARTING if resolved else SparkState.RESOLVING)
+        command = _command(self._settings, port, self._jars.arguments())
+        environment = {**os.environ, "SPARK_HOME": str(_spark_home()), "PYSPARK_PYTHON": sys.executable}
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            env=environment,
+            start_new_session=True,
+            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+        )
+        self._process = process
+        last: list[str] = []
+        try:
+            for line in process.stdout or ():
+                last = [*last[-20:], line.rstrip()]
+                logger.debug("spark: %s", line.rstrip())
+                if _READY in line:
+                    self._jars.remember()
+                    self._url = f"sc://127.0.0.1:{port}"
+                    self._generation += 1
+                    self._set(SparkState.READY)
+            code = process.wait()
+        finally:
+            self._end_process()
+        if not self._stopping.is_set():
+            if self._state is not SparkState.READY:
+                self._failure = f": {last[-1] if last else 'no output'}"
+            logger.error("Spark has ended with code %s; its last lines:\n%s", code, "\n".join(last[-10:]))
+
+    def _end_process(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=5)
+
+    def _set(self, state: SparkState) -> None:
+        with self._changed:
+            if self._state is SparkState.STOPPED:
+                return
+            changed = self._state is not state
+            self._state = state
+            self._changed.notify_all()
+        if changed:
+            logger.info("Spark: %s", state.value)
+            if self._on_state is not None:
+                self._on_state(state)
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel to kill the child when the thread that watches it ends, however that happens."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _spark_home() -> Path:
+    import pyspark
+
+    return Path(pyspark.__file__).parent
+
+
+def _command(settings: LakehouseSettings, port: int, jars: list[str]) -> list[str]:
+    conf = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        **settings.spark_conf(),
+    }
+    command = [
+        str(_spark_home() / "bin" / "spark-submit"),
+        "--class",
+        "org.apache.spark.sql.connect.service.SparkConnectServer",
+        "--master",
+        settings.spark,
+        "--driver-memory",
+        settings.driver_memory,
+        *jars,
+    ]
+    for key, value in conf.items():
+        command += ["--conf", f"{key}={value}"]
+    return [*command, "spark-internal"]
