@@ -145,7 +145,7 @@ def test_answers_larger_than_a_message_are_put_together(client: Client) -> None:
     found = client.call("long_text", pa.array(range(150_000)))
     assert len(found) == 150_000
     assert set(found.to_pylist()) == {"x" * 100}
-    assert found.num_chunks > 3
+    assert found.num_chunks == 3  # one answer for each batch that was sent, however large
 
 
 @pytest.mark.parametrize(

@@ -296,7 +296,7 @@ def test_other_errors_end_a_function_at_once(client: Client) -> None:
 
 
 def test_many_threads_lose_no_change_of_one_row(client: Client) -> None:
-    client.insert("main.users", pa.Table.from_pylist([{"id": 0, "name": "counter"}], USERS))
+    client.insert("main.users", [{"id": 0, "name": "counter"}])
 
     def add(tx: Transaction) -> None:
         row = tx.scan("main.users", row_id=True).read_all().to_pylist()[0]

@@ -1,18 +1,24 @@
-"""The Python client: catalogs, scans and functions of a server, as Arrow."""
+"""The Python client: catalogs, scans, row changes, transactions and functions of a server, as Arrow."""
 
 from sparkport.catalog.predicates import col, lit
 from sparkport.client.catalog import CatalogVersion, FunctionInfo, FunctionKind, SchemaInfo, TableInfo
 from sparkport.client.client import Client, connect
+from sparkport.client.errors import OutcomeUnknown
 from sparkport.client.results import ScanResult
+from sparkport.client.transaction import Transaction
+from sparkport.client.writes import WriteResult
 
 __all__ = [
     "CatalogVersion",
     "Client",
     "FunctionInfo",
     "FunctionKind",
+    "OutcomeUnknown",
     "ScanResult",
     "SchemaInfo",
     "TableInfo",
+    "Transaction",
+    "WriteResult",
     "col",
     "connect",
     "lit",

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from types import TracebackType
+from typing import TypeVar
 
 from sparkport.auth.secret import Secret
 from sparkport.client.connection import Connection, open_channel
 from sparkport.client.locations import Pem, channel_credentials, parse_location
 from sparkport.client.session import Session
+from sparkport.client.transaction import Transaction, begin, run
 
 __all__ = ["Client", "connect"]
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Client(Session):
@@ -26,6 +31,22 @@ class Client(Session):
     def catalog(self) -> str:
         """The catalog of names that do not say theirs; empty for the only one of the server."""
         return self._connection.catalog
+
+    def transaction(self, *, isolation: str = "snapshot") -> Transaction:
+        """A transaction, begun now, to be used in a ``with`` block: its end commits, an exception rolls back.
+
+        ``serializable`` also refuses the commit when a table that it has read was changed by others.
+        """
+        return begin(self._connection, isolation)
+
+    def run_transaction(
+        self, function: Callable[[Transaction], T], *, attempts: int = 5, isolation: str = "snapshot"
+    ) -> T:
+        """What ``function`` returns, called in a transaction of its own: again from its start after each Conflict.
+
+        After so many ``attempts`` the last Conflict is raised. Any other error rolls back and is raised at once.
+        """
+        return run(self._connection, function, attempts=attempts, isolation=isolation)
 
     def close(self) -> None:
         """End the connection and all that still runs on it. Safe to repeat."""

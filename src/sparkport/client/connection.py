@@ -7,8 +7,9 @@ All that the client does comes down to the few methods here. A connection MAY be
 from __future__ import annotations
 
 import logging
-import queue
+import threading
 import uuid
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -25,6 +26,7 @@ __all__ = ["Connection", "Outbox", "open_channel"]
 logger = logging.getLogger(__name__)
 
 _USER_AGENT = "sparkport-python"
+_OUTBOX_MESSAGES = 2  # of a few megabytes at most, and one more is with gRPC
 
 
 def open_channel(location: Location, credentials: grpc.ChannelCredentials | None) -> grpc.Channel:
@@ -47,24 +49,48 @@ def open_channel(location: Location, credentials: grpc.ChannelCredentials | None
 class Outbox:
     """The sending half of an exchange: gRPC takes from it in a thread of its own, the caller puts in."""
 
-    def __init__(self) -> None:
-        self._messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    def __init__(self, *, room: int = _OUTBOX_MESSAGES) -> None:
+        self._changed = threading.Condition()
+        self._messages: deque[bytes] = deque()
+        self._room = room
+        self._ended = False
 
     def put(self, message: bytes) -> None:
-        self._messages.put(message)
+        with self._changed:
+            if not self._ended:
+                self._messages.append(message)
+                self._changed.notify_all()
+
+    def put_when_room(self, message: bytes) -> bool:
+        """Waits while there are too many. False, at once, when nobody will take the message any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or len(self._messages) < self._room)
+            self.put(message)
+            return not self._ended
 
     def close(self) -> None:
-        """End of input. MUST be called in the end, or gRPC's thread waits for ever. Safe to repeat."""
-        self._messages.put(None)
+        """End of input. This or ``drop`` MUST be called in the end, or gRPC's thread waits for ever."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def drop(self) -> None:
+        """The call is over: forget what was not sent. From any thread. Safe to repeat."""
+        with self._changed:
+            self._ended = True
+            self._messages.clear()
+            self._changed.notify_all()
 
     def __iter__(self) -> Iterator[bytes]:
         return self
 
     def __next__(self) -> bytes:
-        message = self._messages.get()
-        if message is None:
-            raise StopIteration
-        return message
+        with self._changed:
+            self._changed.wait_for(lambda: self._messages or self._ended)
+            if not self._messages:
+                raise StopIteration
+            self._changed.notify_all()
+            return self._messages.popleft()
 
 
 class Connection:

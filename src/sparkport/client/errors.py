@@ -31,7 +31,18 @@ from sparkport.errors import (
 )
 from sparkport.protocol.maps import MapReader
 
-__all__ = ["ERRORS", "from_status", "translated"]
+__all__ = ["ERRORS", "OutcomeUnknown", "Unreachable", "from_status", "translated"]
+
+
+class OutcomeUnknown(SparkportError):
+    """The server has been told to do it, and nobody could be asked whether it did. To do it again MAY do it twice."""
+
+    code = Code.UNAVAILABLE
+
+
+class Unreachable(Unavailable):
+    """There was no connection: no server has heard of the call."""
+
 
 ERRORS: dict[Code, type[SparkportError]] = {
     kind.code: kind
@@ -68,7 +79,7 @@ def from_status(exc: grpc.RpcError, location: str) -> SparkportError:
     except KeyError:  # UNKNOWN, OUT_OF_RANGE, DATA_LOSS: nothing of ours says so
         return InternalError(details or f"the call to {location} failed with {exc.code().name}")
     if code is Code.UNAVAILABLE and any(words in details for words in _UNREACHABLE):
-        return Unavailable(f"cannot reach a server at {location}: {details}")
+        return Unreachable(f"cannot reach a server at {location}: {details}")
     if code is Code.INVALID_ARGUMENT and _duckdb_exception(exc) == ConstraintViolation.duckdb_exception:
         return ConstraintViolation(details)
     return ERRORS[code](details or f"the call to {location} failed with {code.name}")

@@ -1,7 +1,9 @@
-"""The lock-step of DoExchange from the client's side: a batch out, its answer in, before the next one goes out."""
+"""DoExchange from the client's side: in lock-step, a batch out, its answer in, before the next one goes out; or one way
+only, as fast as the server takes it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
@@ -9,6 +11,7 @@ import pyarrow as pa
 
 from sparkport.client.connection import Connection, Outbox
 from sparkport.client.errors import translated
+from sparkport.errors import InternalError
 from sparkport.protocol.flight import FlightDescriptor
 from sparkport.wire.frames import StreamWriter, metadata_message
 from sparkport.wire.incoming import StreamReader
@@ -42,6 +45,8 @@ class Exchange:
             self._outbox.put(message)
         headers = {"airport-operation": operation, "return-chunks": "1" if return_chunks else "0"}
         self._call: Any = connection.do_exchange(self._outbox, headers)
+        if not self._call.add_callback(self._outbox.drop):
+            self._outbox.drop()
         self._reader = StreamReader(self._call)
 
     def read_schema(self) -> pa.Schema:
@@ -49,8 +54,23 @@ class Exchange:
             return self._reader.read_schema()
 
     def send(self, batch: pa.RecordBatch) -> None:
+        """In lock-step: MUST NOT wait for the server, which may itself wait for its answers to be read."""
         for message in self._writer.batch_messages(batch):
             self._outbox.put(message)
+
+    def feed(self, batch: pa.RecordBatch) -> bool:
+        """Without lock-step: waits until the server has taken most of what was sent before. False when the call has
+        ended, and no more is taken."""
+        return all(self._outbox.put_when_room(message) for message in self._writer.batch_messages(batch))
+
+    def answers(self, rows: int) -> Iterator[pa.RecordBatch]:
+        """The answer of as many rows as were sent; a big one comes in slices."""
+        while rows > 0:
+            answer, _ = self.read()
+            if answer is None or answer.num_rows > rows:
+                raise InternalError(f"the server sent no answer for {rows} rows, or too long a one")
+            rows -= answer.num_rows
+            yield answer
 
     def finish(self) -> None:
         """No more input."""
@@ -64,7 +84,7 @@ class Exchange:
     def cancel(self) -> None:
         """From any thread. Safe to repeat."""
         self._call.cancel()
-        self._outbox.close()
+        self._outbox.drop()
 
     def __enter__(self) -> Exchange:
         return self

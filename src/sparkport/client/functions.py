@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -14,17 +14,15 @@ from sparkport.client.connection import Connection
 from sparkport.client.errors import translated
 from sparkport.client.exchange import Exchange
 from sparkport.client.results import ScanResult
+from sparkport.client.rows import BatchRows, Input, as_input, table_batches
 from sparkport.client.scan import open_scan, select
 from sparkport.errors import Cancelled, InternalError, InvalidArgument
 from sparkport.protocol.flight import FlightInfo
 from sparkport.protocol.maps import pack
 from sparkport.protocol.targets import Target
 
-__all__ = ["Rows", "call_in_out", "call_scalar", "call_table", "describe_function"]
+__all__ = ["call_in_out", "call_scalar", "call_table", "describe_function"]
 
-Rows: TypeAlias = "pa.Table | pa.RecordBatch | pa.RecordBatchReader | Iterable[pa.RecordBatch]"
-
-_BATCH_ROWS = 65_536
 _FINISHED = b"chunk_finished"
 
 
@@ -50,15 +48,9 @@ def call_scalar(connection: Connection, target: Target, args: Sequence[Any], *, 
         result = exchange.read_schema()
         if len(result) != 1:
             raise InternalError(f"a scalar function has one result, the server sends {len(result)} columns")
-        for batch in _batches(arguments):
+        for batch in table_batches(arguments):
             exchange.send(batch)
-            missing = batch.num_rows
-            while missing > 0:  # a big answer may come in slices
-                answer, _ = exchange.read()
-                if answer is None or answer.num_rows > missing:
-                    raise InternalError(f"the server sent no answer for {missing} rows, or too long a one")
-                missing -= answer.num_rows
-                chunks.append(answer.column(0))
+            chunks += (answer.column(0) for answer in exchange.answers(batch.num_rows))
         exchange.finish()
         exchange.read()
     return pa.chunked_array(chunks, result.field(0).type)
@@ -71,12 +63,12 @@ def call_table(connection: Connection, target: Target, args: Sequence[Any], name
 
 
 def call_in_out(
-    connection: Connection, target: Target, args: Sequence[Any], named: Mapping[str, Any], rows: Rows
+    connection: Connection, target: Target, args: Sequence[Any], named: Mapping[str, Any], rows: BatchRows
 ) -> ScanResult:
-    schema, batches = _as_batches(rows)
+    given = as_input(rows)
     arguments = argument_row(describe_function(connection, target, FunctionKind.IN_OUT), args, named)
-    result = _call_schema(connection, target, arguments, schema)
-    return ScanResult(result, _InOut(connection, target, arguments, schema, batches, result))
+    result = _call_schema(connection, target, arguments, given.schema)
+    return ScanResult(result, _InOut(connection, target, arguments, given, result))
 
 
 def _call_schema(connection: Connection, target: Target, arguments: bytes, rows: pa.Schema | None) -> pa.Schema:
@@ -93,33 +85,6 @@ def _call_schema(connection: Connection, target: Target, arguments: bytes, rows:
         return FlightInfo.decode(answer).schema
 
 
-def _batches(table: pa.Table) -> list[pa.RecordBatch]:
-    if table.num_columns:
-        return [batch for batch in table.to_batches(max_chunksize=_BATCH_ROWS) if batch.num_rows]
-    # Arrow makes no batches of a table that has rows and no columns.
-    whole = pa.record_batch({"none": pa.nulls(table.num_rows)}).select([])
-    return [whole.slice(start, _BATCH_ROWS) for start in range(0, table.num_rows, _BATCH_ROWS)]
-
-
-def _as_batches(rows: Rows) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    if isinstance(rows, pa.Table):
-        return rows.schema, iter(_batches(rows))
-    if isinstance(rows, pa.RecordBatch):
-        return rows.schema, iter([rows])
-    if isinstance(rows, pa.RecordBatchReader):
-        return rows.schema, iter(rows)
-    batches = iter(rows)
-    first = next(batches, None)
-    if not isinstance(first, pa.RecordBatch):
-        raise InvalidArgument("rows must be an Arrow table, a batch, a reader, or batches, at least one")
-    return first.schema, _chained(first, batches)
-
-
-def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from rest
-
-
 class _InOut:
     """A source whose rows are made from the caller's rows, which are taken one batch at a time as answers are read."""
 
@@ -128,14 +93,12 @@ class _InOut:
         connection: Connection,
         target: Target,
         arguments: bytes,
-        schema: pa.Schema,
-        rows: Iterator[pa.RecordBatch],
+        rows: Input,
         result: pa.Schema,
     ) -> None:
         self._connection = connection
         self._target = target
         self._arguments = arguments
-        self._schema = schema
         self._rows = rows
         self._result = result
         self._lock = threading.Lock()
@@ -146,7 +109,7 @@ class _InOut:
         with self._open() as exchange:
             if not exchange.read_schema().equals(self._result):
                 raise InternalError(f"function '{self._target.name}' returns other columns than it has said")
-            for batch in self._rows:
+            for batch in self._rows.open():
                 exchange.send(batch)
                 yield from self._round(exchange)
             exchange.finish()
@@ -173,7 +136,7 @@ class _InOut:
             self._exchange = Exchange(
                 self._connection,
                 self._target.descriptor(),
-                self._schema,
+                self._rows.schema,
                 operation="table_function_in_out",
                 preamble=pack(parameters),
             )

@@ -6,7 +6,7 @@ A session holds no state but its connection, so all methods MAY be called from s
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +14,8 @@ import pyarrow as pa
 from sparkport.catalog.expressions import Expression
 from sparkport.catalog.predicates import Predicate
 from sparkport.catalog.scan import AsOf
+from sparkport.catalog.statement import Change
+from sparkport.catalog.table import find_row_id_column
 from sparkport.client.catalog import (
     CatalogVersion,
     FunctionInfo,
@@ -25,11 +27,13 @@ from sparkport.client.catalog import (
 )
 from sparkport.client.connection import Connection
 from sparkport.client.errors import translated
-from sparkport.client.functions import Rows, call_in_out, call_scalar, call_table
+from sparkport.client.functions import call_in_out, call_scalar, call_table
 from sparkport.client.names import NameLike, parse_name
 from sparkport.client.results import ScanResult
+from sparkport.client.rows import BatchRows, Input, RowIds, Rows, as_input, as_row_id_input, with_row_ids
 from sparkport.client.scan import as_of, open_scan, select
-from sparkport.errors import SchemaNotFound
+from sparkport.client.writes import Returning, Statement, WriteResult
+from sparkport.errors import InvalidArgument, SchemaNotFound
 from sparkport.protocol.flight import ActionType, FlightInfo
 from sparkport.protocol.maps import MapReader, pack
 from sparkport.protocol.targets import Kind, Target
@@ -39,6 +43,8 @@ __all__ = ["Session"]
 
 class Session:
     """Names are ``table``, ``schema.table`` or ``catalog.schema.table``; tuples hold parts as they are."""
+
+    _in_transaction = False
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -101,6 +107,34 @@ class Session:
         )
         return open_scan(self._connection, target, selection, at=at)
 
+    def insert(self, name: NameLike, rows: Rows, *, returning: Returning = False) -> WriteResult:
+        """New rows, streamed. Columns are found by name; those that have a default may be left out."""
+        return self._change(name, Change.INSERT, lambda: as_input(rows, lambda: self.describe(name).schema), returning)
+
+    def update(
+        self, name: NameLike, rows: Rows, *, row_ids: RowIds | None = None, returning: Returning = False
+    ) -> WriteResult:
+        """New values for some columns of rows that ``row_ids``, or a ``rowid`` column next to the values, name.
+
+        Ids that are not there are skipped and not counted.
+        """
+
+        def given() -> Input:
+            values = as_input(rows, lambda: self.describe(name).wire_schema)
+            if row_ids is not None:
+                return with_row_ids(values, row_ids)
+            if find_row_id_column(values.schema) is None:
+                raise InvalidArgument(
+                    "UPDATE requires rowid column: give row_ids, or rows from a scan with row_id=True"
+                )
+            return values
+
+        return self._change(name, Change.UPDATE, given, returning)
+
+    def delete(self, name: NameLike, row_ids: RowIds, *, returning: Returning = False) -> WriteResult:
+        """The rows with these ids. Those that are not there are skipped; with ``returning`` they are a Conflict."""
+        return self._change(name, Change.DELETE, lambda: as_row_id_input(row_ids), returning)
+
     # Functions
 
     def call(self, name: NameLike, *args: Any, rows: int | None = None) -> pa.ChunkedArray:
@@ -115,7 +149,7 @@ class Session:
         """A table function."""
         return call_table(self._connection, self._target(name, Kind.TABLE_FUNCTION), args, named)
 
-    def call_in_out(self, name: NameLike, args: Sequence[Any], rows: Rows, **named: Any) -> ScanResult:
+    def call_in_out(self, name: NameLike, args: Sequence[Any], rows: BatchRows, **named: Any) -> ScanResult:
         """A function from rows to rows. Its input is taken batch by batch, as the result is read."""
         return call_in_out(self._connection, self._target(name, Kind.TABLE_FUNCTION), args, named, rows)
 
@@ -127,6 +161,19 @@ class Session:
     def action(self, name: str, body: bytes = b"") -> list[bytes]:
         """Any action of the server by its name, the bodies as they are. Never tried twice."""
         return self._connection.action(name, body)
+
+    def _change(self, name: NameLike, change: Change, rows: Callable[[], Input], returning: Returning) -> WriteResult:
+        if isinstance(returning, str):
+            raise InvalidArgument("returning must be True, False or a list of names, not one text")
+        statement = Statement(
+            connection=self._connection,
+            target=self._target(name, Kind.TABLE),
+            change=change,
+            rows=rows(),
+            returning=returning,
+            in_transaction=self._in_transaction,
+        )
+        return statement.run()
 
     def _target(self, name: NameLike, kind: Kind) -> Target:
         return parse_name(name).target(kind, self._connection.catalog)
