@@ -310,3 +310,32 @@ def test_every_exported_name_exists(module: str) -> None:
 def test_every_error_class_is_exported() -> None:
     classes = {node.name for node in parsed("sparkport.errors").body if isinstance(node, ast.ClassDef)}
     assert classes <= set(exported("sparkport.errors") or ())
+
+
+def test_every_error_has_a_status_of_its_code() -> None:
+    from sparkport import errors
+    from sparkport.wire.status import GRPC_CODES
+
+    classes = [item for item in vars(errors).values() if isinstance(item, type) and issubclass(item, Exception)]
+    assert len(classes) > 20
+    for kind in classes:
+        assert GRPC_CODES[kind.code].value[0] == kind.code.value
+    assert set(GRPC_CODES) == set(errors.Code)
+
+
+def test_every_action_is_described_and_handled() -> None:
+    from sparkport.handlers.directory import Directory
+    from sparkport.handlers.service import Handlers
+    from sparkport.protocol.actions import ACTIONS
+
+    described = [spec.name for spec in ACTIONS]
+    assert described == sorted(described)
+    assert Handlers(Directory()).handled_actions == frozenset(described)
+    assert all(spec.description and spec.body and spec.result for spec in ACTIONS)
+
+
+def test_the_page_of_actions_is_the_table_of_actions() -> None:
+    from sparkport.protocol.actions import actions_page
+
+    page = Path(__file__).parent.parent / "docs" / "actions.md"
+    assert page.read_text(encoding="utf-8") == actions_page()

@@ -77,7 +77,7 @@ def fit_all(table: str, source: pa.Schema, target: pa.Schema, *, defaults: bool 
     ]
     if missing or extra:
         filled = sum(place is None for place in places) - len(missing)
-        if len(source) + filled != len(target):
+        if len(source) != len(target) and len(source) + filled != len(target):
             raise SchemaMismatch(f"column mismatch: table has {len(target)} columns, input has {len(source)}")
         differences = [f"column '{name}' is missing" for name in missing]
         if extra:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["ACTIONS", "ActionSpec"]
+__all__ = ["ACTIONS", "ActionSpec", "actions_page"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,3 +126,25 @@ ACTIONS: tuple[ActionSpec, ...] = (
         "FlightInfo",
     ),
 )
+
+
+_PAGE = """\
+# Actions
+
+Everything that `DoAction` answers to, as `ListActions` lists it. DuckDB sends msgpack maps; other clients may send JSON
+where it is marked. `…` at a body's start stands for `catalog, schema, name, ignore_not_found`; a `?` marks what may be
+left out. Every action is safe to repeat. An action that is not here is UNIMPLEMENTED.
+
+| action | | msgpack | JSON | body | answer |
+|---|---|---|---|---|---|
+"""
+
+
+def actions_page() -> str:
+    """The reference page, docs/actions.md."""
+    marks = {True: "yes", False: ""}
+    rows = [
+        f"| `{spec.name}` | {spec.description} | {marks[spec.msgpack]} | {marks[spec.json]} | {spec.body} | {spec.result} |"
+        for spec in ACTIONS
+    ]
+    return _PAGE + "\n".join(rows) + "\n"
