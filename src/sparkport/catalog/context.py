@@ -6,6 +6,7 @@ handed one reads the transaction with ``transaction_id()``.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +18,8 @@ from sparkport.auth.identity import ANONYMOUS, Identity
 from sparkport.errors import Cancelled, DeadlineExceeded
 
 __all__ = ["CallContext", "Cancellation", "entered", "transaction_id"]
+
+logger = logging.getLogger(__name__)
 
 _transaction_id: ContextVar[str | None] = ContextVar("sparkport_transaction_id", default=None)
 
@@ -47,7 +50,10 @@ class Cancellation:
             callbacks = list(self._callbacks.values())
             self._callbacks.clear()
         for callback in callbacks:
-            callback()
+            try:
+                callback()
+            except Exception:
+                logger.exception("a callback of a cancelled call failed")
 
     def add_callback(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call ``callback`` when set (now, if it is already). Returns what takes it back."""

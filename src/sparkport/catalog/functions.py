@@ -107,11 +107,23 @@ class Function(ABC):
                 raise InvalidArgument(f"function '{self.name}' has no parameter for argument '{column.name}'")
             if parameter.name in values:
                 raise InvalidArgument(f"function '{self.name}': argument '{parameter.name}' is given twice")
-            values[parameter.name] = row.column(index)[0]
+            values[parameter.name] = self._argument(parameter, row.column(index))
         missing = [parameter.name for parameter in declared if not parameter.named and parameter.name not in values]
         if missing:
             raise InvalidArgument(f"function '{self.name}' lacks argument '{missing[0]}'")
         return Arguments(values)
+
+
+    def _argument(self, parameter: Parameter, column: pa.Array) -> pa.Scalar:
+        if isinstance(parameter.type, _Any) or column.type == parameter.type:
+            return column[0]
+        try:
+            return column.cast(parameter.type)[0]
+        except pa.ArrowException as exc:
+            raise InvalidArgument(
+                f"function '{self.name}': argument '{parameter.name}' is {column.type}, "
+                f"which does not go into {parameter.type}"
+            ) from exc
 
 
 class ScalarFunction(Function):

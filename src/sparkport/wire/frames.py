@@ -201,7 +201,7 @@ class StreamWriter:
         self.schema = schema
         self._max = min(max_message_bytes, hard_limit_bytes)
         self._hard_limit = hard_limit_bytes
-        self._has_dictionary = any(ipc.has_dictionary(field.type) for field in schema)
+        self._has_dictionary: bool | None = None  # not known before it matters: many streams carry no rows
         self._plans: dict[pa.Schema, _Plan] = {}
         self._last: tuple[pa.Schema, _Plan] | None = None
 
@@ -216,6 +216,8 @@ class StreamWriter:
     def _plan(self, given: pa.Schema) -> _Plan:
         if self._last is not None and given.equals(self._last[0]):
             return self._last[1]
+        if self._has_dictionary is None:
+            self._has_dictionary = any(ipc.has_dictionary(field.type) for field in self.schema)
         # A plan of old would not know which dictionaries the client has got in the meantime.
         plan = None if self._has_dictionary else self._plans.get(given)
         if plan is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -24,7 +25,10 @@ __all__ = ["FlightData", "MAX_BATCH_BYTES", "StreamReader", "parse_flight_data"]
 MAX_BATCH_BYTES: Final = 2**30
 
 _CONTINUATION: Final = b"\xff\xff\xff\xff"
+_COPIED_BYTES: Final = 4 * 1024  # up to here a copy is cheaper than pyarrow's calls back for each piece of a message
+_KEPT_BYTES: Final = 64 * 1024  # of a schema that is remembered
 _MAX_ROWS: Final = 2**31 - 1  # columns of nulls need no bytes, so that the length of a message sets no limit
+_LENGTH_OF: Final = struct.Struct("<i").pack
 _DESCRIPTOR, _HEADER, _METADATA, _BODY = 1, 2, 3, 1000
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
@@ -89,6 +93,33 @@ def parse_flight_data(data: bytes) -> FlightData:
     )
 
 
+class _Layout(NamedTuple):
+    """What is to be known of a stream from its schema."""
+
+    schema: pa.Schema
+    risky: tuple[int, ...]
+    streamed: bool
+    """Whether only a reader of the whole stream gets the batches right: dictionaries, bytes in another order."""
+
+
+def _layout(header: bytes) -> _Layout:
+    """Clients that insert row by row send the same schema with each of them: looking at it once is enough."""
+    return _kept_layout(header) if len(header) <= _KEPT_BYTES else _new_layout(header)
+
+
+def _new_layout(header: bytes) -> _Layout:
+    try:
+        schema = pa.ipc.read_schema(pa.py_buffer(b"".join((_CONTINUATION, _LENGTH_OF(len(header)), header))))
+        check_names(schema)
+        streamed = ipc.is_big_endian(header) or any(ipc.has_dictionary(field.type) for field in schema)
+    except Exception as exc:  # whatever pyarrow raises over these bytes, the bytes are at fault
+        raise InvalidArgument("not an Arrow schema") from exc
+    return _Layout(schema, tuple(i for i, field in enumerate(schema) if _is_risky(field.type)), streamed)
+
+
+_kept_layout = lru_cache(maxsize=256)(_new_layout)
+
+
 class _Source:
     """What pyarrow takes for a file: gives out the pieces of the messages it was fed."""
 
@@ -99,7 +130,7 @@ class _Source:
 
     def feed(self, data: FlightData) -> None:
         header = data.header or memoryview(b"")
-        self.pieces += (_CONTINUATION, struct.pack("<i", len(header)), header)
+        self.pieces += (_CONTINUATION, _LENGTH_OF(len(header)), header)
         if data.body:
             self.pieces.append(data.body)
 
@@ -127,8 +158,7 @@ class StreamReader:
         self._first = True
         self._source = _Source()
         self._reader: Any = None
-        self._schema: pa.Schema | None = None
-        self._risky: list[int] = []
+        self._layout: _Layout | None = None
         self._known_header = b""
         self._known_length = 0
         self.preamble: list[bytes] = []
@@ -147,7 +177,7 @@ class StreamReader:
 
     def read_schema(self) -> pa.Schema:
         """Waits for the schema. MAY be called again."""
-        while self._schema is None:
+        while self._layout is None:
             data = self._pull()
             if data is None:
                 raise InvalidArgument("the stream ended before its schema")
@@ -158,9 +188,9 @@ class StreamReader:
             if self._kind(data) != ipc.SCHEMA:
                 raise InvalidArgument("a stream must begin with its schema")
             self._source.feed(data)
-            self._open()
+            self._layout = _layout(bytes(data.header))
             self.last_metadata = data.metadata
-        return self._schema
+        return self._layout.schema
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self
@@ -179,9 +209,9 @@ class StreamReader:
             kind = self._kind(data)
             if kind == ipc.SCHEMA:
                 raise InvalidArgument("a second schema in the middle of a stream")
-            self._source.feed(data)
             if kind == ipc.BATCH:
-                return self._decode()
+                return self._decode(data)
+            self._source.feed(data)
 
     def _pull(self) -> FlightData | None:
         if self._pending is not None:
@@ -219,28 +249,31 @@ class StreamReader:
             self._known_header, self._known_length = header, body_length
         return kind
 
-    def _open(self) -> None:
+    def _decode(self, data: FlightData) -> pa.RecordBatch:
         try:
-            self._reader = pa.ipc.open_stream(pa.PythonFile(self._source, "r"))
-            schema = self._reader.schema
-            check_names(schema)
-        except Exception as exc:  # whatever pyarrow raises over these bytes, the bytes are at fault
-            raise InvalidArgument("not an Arrow schema") from exc
-        self._risky = [index for index, field in enumerate(schema) if _is_risky(field.type)]
-        self._schema = schema
-
-    def _decode(self) -> pa.RecordBatch:
-        try:
-            batch = self._reader.read_next_batch()
+            batch = self._read(data)
             if batch.num_rows > _MAX_ROWS:
                 raise InvalidArgument(f"a batch of {batch.num_rows} rows")
             batch.validate()
-            for index in self._risky:
+            for index in self._layout.risky if self._layout is not None else ():
                 batch.column(index).validate(full=True)
         except InvalidArgument:
             raise
         except Exception as exc:  # StopIteration too: a batch was there, and pyarrow took it for something else
             raise InvalidArgument(f"not a valid record batch: {exc}") from exc
+        return batch
+
+    def _read(self, data: FlightData) -> pa.RecordBatch:
+        layout, header = self._layout, data.header
+        if layout is None or header is None:
+            raise InvalidArgument("a stream must begin with its schema")
+        if not layout.streamed and len(data.body) <= _COPIED_BYTES:
+            message = b"".join((_CONTINUATION, _LENGTH_OF(len(header)), header, data.body))
+            return pa.ipc.read_record_batch(pa.py_buffer(message), layout.schema)
+        self._source.feed(data)
+        if self._reader is None:  # the schema is still in the source
+            self._reader = pa.ipc.open_stream(pa.PythonFile(self._source, "r"))
+        batch = self._reader.read_next_batch()
         if self._source.pieces:
             raise InvalidArgument("not a valid record batch: more data than it has a use for")
         return batch

@@ -28,6 +28,7 @@ __all__ = [
     "build_batch",
     "decompressed_length",
     "has_dictionary",
+    "is_big_endian",
     "max_rows",
     "peek",
     "read_batch",
@@ -83,6 +84,12 @@ def _follow(data: Any, table: int, index: int) -> int:
 def _vector(data: Any, table: int, index: int, *, width: int) -> tuple[int, ...]:
     start = _follow(data, table, index)
     return struct.unpack_from(f"<{_U32(data, start)[0] * width}q", data, start + 4) if start else ()
+
+
+def is_big_endian(header: Any) -> bool:
+    """Whether the batches of a schema message have the bytes of their numbers in the order that this machine has not."""
+    field = _field(header, _follow(header, _U32(header)[0], 2), 0)
+    return bool(field and _U16(header, field)[0])
 
 
 def read_batch(header: Any) -> BatchMetadata:

@@ -96,6 +96,8 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
         # A client that has gone without closing is found by these pings, and its calls end.
         ("grpc.keepalive_time_ms", int(limits.keepalive_seconds * 1000)),
         ("grpc.keepalive_timeout_ms", int(limits.keepalive_timeout_seconds * 1000)),
+        # A keepalive ping keeps to the timeout of pings, which is a minute unless it is told, and not to its own.
+        ("grpc.http2.ping_timeout_ms", int(limits.keepalive_timeout_seconds * 1000)),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         ("grpc.http2.max_pings_without_data", 0),
