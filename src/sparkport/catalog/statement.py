@@ -14,7 +14,7 @@ from enum import Enum
 import pyarrow as pa
 
 from sparkport.catalog.context import CallContext
-from sparkport.catalog.row_ids import require_row_id_column, split_row_ids
+from sparkport.catalog.row_ids import as_row_ids, require_row_id_column, split_row_ids
 from sparkport.catalog.table import (
     DeletableBatchTable,
     DeletableTable,
@@ -46,12 +46,16 @@ class MissingRows(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementRequest:
-    """``columns`` are the columns that batches carry, row id not among them: all for INSERT, none for DELETE."""
+    """``columns`` are the columns that batches carry, row id not among them: all for INSERT, none for DELETE.
+
+    ``statement`` is the statement's own id, if the client gave one, for engines that remember it with the commit.
+    """
 
     change: Change
     columns: pa.Schema
     returning: bool = False
     missing: MissingRows = MissingRows.SKIP
+    statement: str | None = None
 
 
 class Statement(ABC):
@@ -90,7 +94,7 @@ class ChangeableTable(InsertableTable, UpdatableTable, DeletableTable, Updatable
         return self._run(ctx, Change.UPDATE, rows.schema, _paired(row_ids, rows), options)
 
     def delete(self, ctx: CallContext, row_ids: Sequence[int], options: DMLOptions | None = None) -> DMLResult:
-        ids = pa.array(row_ids, pa.int64())
+        ids = as_row_ids(pa.array(row_ids, pa.int64()))
         return self._run(ctx, Change.DELETE, pa.schema([]), [(None, ids)], options)
 
     def update_batches(
@@ -111,6 +115,10 @@ class ChangeableTable(InsertableTable, UpdatableTable, DeletableTable, Updatable
         self, ctx: CallContext, change: Change, columns: pa.Schema, pushes: Iterable[Push], options: DMLOptions | None
     ) -> DMLResult:
         options = options or DMLOptions()
+        wanted = list(options.returning_columns) or self.schema.names
+        for name in wanted:
+            if name not in self.schema.names:
+                raise InvalidArgument(f"returning_columns has '{name}', which is not in the table")
         request = StatementRequest(change=change, columns=columns, returning=options.returning)
         statement = self.open_statement(ctx, request)
         returned: list[pa.RecordBatch] = []
@@ -119,19 +127,19 @@ class ChangeableTable(InsertableTable, UpdatableTable, DeletableTable, Updatable
                 ctx.check()
                 back = statement.push(rows, row_ids)
                 if back is not None:
-                    returned.append(back.select(list(options.returning_columns)) if options.returning_columns else back)
+                    returned.append(back.select(wanted))
             count = statement.finish()
         except BaseException:
             statement.abort()
             raise
         if not options.returning:
             return DMLResult(count)
-        schema = returned[0].schema if returned else self.schema
+        schema = returned[0].schema if returned else pa.schema([self.schema.field(name) for name in wanted])
         return DMLResult(count, pa.RecordBatchReader.from_batches(schema, returned))
 
 
 def _paired(row_ids: Sequence[int], rows: pa.RecordBatchReader) -> Iterable[Push]:
-    ids = pa.array(row_ids, pa.int64())
+    ids = as_row_ids(pa.array(row_ids, pa.int64()))
     used = 0
     for batch in rows:
         yield batch, ids.slice(used, batch.num_rows)

@@ -11,7 +11,7 @@ from enum import Enum
 from sparkport.catalog.context import CallContext
 from sparkport.errors import TransactionNotActive, TransactionNotFound, Unsupported
 
-__all__ = ["Isolation", "OpenTransaction", "TransactionManager", "TransactionState"]
+__all__ = ["Isolation", "OpenTransaction", "TransactionManager", "TransactionState", "require_committable"]
 
 
 class TransactionState(Enum):
@@ -91,3 +91,12 @@ class TransactionManager(ABC):
 
     def open_transactions(self) -> Sequence[OpenTransaction]:
         return ()
+
+
+def require_committable(manager: TransactionManager, transaction_id: str) -> None:
+    """Return when a client may ask for a commit: a manager only promises that commits can be repeated."""
+    state = manager.status(transaction_id)
+    if state is None:
+        raise TransactionNotFound(transaction_id)
+    if state is TransactionState.ABORTED:
+        raise TransactionNotActive(transaction_id, state.value)

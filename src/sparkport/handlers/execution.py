@@ -26,9 +26,11 @@ from sparkport.catalog.table import (
     Table,
     UpdatableBatchTable,
     UpdatableTable,
+    data_schema,
+    find_row_id_column,
     row_id_field,
 )
-from sparkport.errors import FailedPrecondition, InternalError, InvalidArgument, Unsupported
+from sparkport.errors import FailedPrecondition, InternalError, Unsupported
 from sparkport.handlers.operations import Operations
 
 __all__ = ["Execution", "Push", "require_ability"]
@@ -98,20 +100,36 @@ class Execution:
             own = operations.own(ctx, manager)
         count = 0
         with own as inner:
-            for number, (rows, row_ids) in enumerate(pushes):
-                if number and inner.transaction_id is None:
+            called = False
+            for rows, row_ids in pushes:
+                sent = _length(rows, row_ids)
+                if not sent:
+                    yield self._no_rows()
+                    continue
+                if called and inner.transaction_id is None:
                     raise Unsupported(
                         f"table '{self.table.name}' keeps no transactions: RETURNING works for one batch of rows only. "
                         f"The first batch of this statement has been changed, the rest has not"
                     )
-                sent = _length(rows, row_ids)
+                called = True
                 result = self._call(inner, iter([(rows, row_ids)]))
                 count += result.affected_rows
                 back = _one_batch(list(_returned(result, True)))
                 if back.num_rows != sent:
                     raise InternalError(f"table '{self.table.name}' returned {back.num_rows} rows for {sent}")
-                yield back if row_ids is None or ROW_ID in back.schema.names else back.append_column(ROW_ID, row_ids)
+                if row_ids is not None and find_row_id_column(back.schema) is None:
+                    back = back.append_column(self._row_id_field(), row_ids)
+                yield back
         return count
+
+    def _row_id_field(self) -> pa.Field:
+        """The row-id column under the name that the table gives it."""
+        index = find_row_id_column(self.table.schema)
+        return row_id_field(ROW_ID if index is None else self.table.schema.field(index).name)
+
+    def _no_rows(self) -> pa.RecordBatch:
+        schema = data_schema(self.table.schema).append(self._row_id_field())
+        return pa.RecordBatch.from_arrays([pa.array([], column.type) for column in schema], schema=schema)
 
     # The abilities of users' tables
 
@@ -140,12 +158,32 @@ class Execution:
 def _with_reader(
     schema: pa.Schema, batches: Iterator[pa.RecordBatch], call: Callable[[pa.RecordBatchReader], DMLResult]
 ) -> DMLResult:
-    """Call a table with a reader, and read what it left: the client has to get rid of its rows."""
-    with pa.RecordBatchReader.from_batches(schema, batches) as reader:
-        result = call(reader)
-        for _ in batches:
-            pass
-        return result
+    """Call a table with a reader, and read what it left: the client has to get rid of its rows.
+
+    What went wrong with the input is told as it was, whatever the table made of it: wrapped it, or took it for the end.
+    """
+    failures: list[BaseException] = []
+
+    def watched() -> Iterator[pa.RecordBatch]:
+        try:
+            yield from batches
+        except Exception as exc:
+            failures.append(exc)
+            raise
+
+    source = watched()
+    with pa.RecordBatchReader.from_batches(schema, source) as reader:
+        try:
+            result = call(reader)
+            for _ in source:
+                pass
+        except Exception:
+            if failures:
+                raise failures[0] from None
+            raise
+    if failures:
+        raise failures[0]
+    return result
 
 
 def _returned(result: DMLResult, wanted: bool) -> Iterator[pa.RecordBatch]:
@@ -159,9 +197,6 @@ def _returned(result: DMLResult, wanted: bool) -> Iterator[pa.RecordBatch]:
 def _selected(batch: pa.RecordBatch, columns: tuple[str, ...]) -> pa.RecordBatch:
     if not columns:
         return batch
-    unknown = [name for name in columns if name not in batch.schema.names]
-    if unknown:
-        raise InvalidArgument(f"returning_columns has '{unknown[0]}', which is not in the table")
     return batch.select(list(columns))
 
 

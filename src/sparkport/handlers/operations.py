@@ -43,37 +43,28 @@ class Operations:
             yield
             return
         manager = require_manager(catalog)
-        self.require_open(manager, ctx.transaction_id)
-        try:
+        transaction_id = ctx.transaction_id
+        self.require_open(manager, transaction_id)
+        with _ending(transaction_id, manager.succeeded, manager.failed):
             yield
-        except BaseException:
-            try:
-                manager.failed(ctx.transaction_id)
-            except Exception:
-                logger.exception("transaction %s could not be rolled back", ctx.transaction_id)
-            raise
-        manager.succeeded(ctx.transaction_id)
 
     @contextmanager
     def own(self, ctx: CallContext, manager: TransactionManager) -> Iterator[CallContext]:
         """A transaction for the length of the block, for a call that has none: commits at its end, or rolls back."""
-        inner = replace(ctx, transaction_id=manager.begin(ctx))
-        transaction_id = inner.transaction_id or ""
-        try:
-            with entered(inner):
-                yield inner
-        except BaseException:
-            manager.rollback(transaction_id)
-            raise
-        manager.commit(transaction_id)
+        transaction_id = manager.begin(ctx)
+        inner = replace(ctx, transaction_id=transaction_id)
+        with _ending(transaction_id, manager.commit, manager.rollback), entered(inner):
+            yield inner
 
     def require_open(self, manager: TransactionManager, transaction_id: str) -> None:
         manager.require_open(transaction_id)
-        with self._lock:
-            ended = (id(manager), transaction_id) in self._ended
-        if ended:
+        if self.is_ended(manager, transaction_id):
             state = manager.status(transaction_id) or TransactionState.COMMITTED
             raise TransactionNotActive(transaction_id, state.value)
+
+    def is_ended(self, manager: TransactionManager, transaction_id: str) -> bool:
+        with self._lock:
+            return (id(manager), transaction_id) in self._ended
 
     def ended(self, manager: TransactionManager, transaction_id: str) -> None:
         """The client has ended the transaction, which a manager that auto-commits cannot tell from its own commits."""
@@ -81,6 +72,20 @@ class Operations:
             self._ended[(id(manager), transaction_id)] = None
             while len(self._ended) > _REMEMBERED:
                 self._ended.popitem(last=False)
+
+
+@contextmanager
+def _ending(transaction_id: str, commit: Callable[[str], None], rollback: Callable[[str], None]) -> Iterator[None]:
+    """A commit that fails is a failure too: the transaction must not stay open."""
+    try:
+        yield
+        commit(transaction_id)
+    except BaseException:
+        try:
+            rollback(transaction_id)
+        except Exception:
+            logger.exception("transaction %s could not be rolled back", transaction_id)
+        raise
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -18,6 +18,7 @@ from sparkport.handlers.directory import Directory, Found
 from sparkport.handlers.execution import Execution, Push, require_ability
 from sparkport.handlers.operations import Operations, StatementLog
 from sparkport.handlers.writes import OPERATIONS, statement_key
+from sparkport.protocol.contents import table_schema
 from sparkport.protocol.maps import MapReader, pack
 from sparkport.protocol.streams import Upload
 from sparkport.protocol.targets import Kind, Target
@@ -61,36 +62,66 @@ class Puts:
         )
         returning = body.flag("returning", default=False)
         wanted = body.texts("returning_columns") if "returning_columns" in body else ()
-        found = self._directory.table(ctx, target, OPERATIONS[change])
-        with self._operations.running(ctx, found.catalog):
-            require_ability(found.table, change)
-            row_ids = None if change is Change.INSERT else _row_ids(body, change)
-            with self._log.once(statement_key(ctx, found, change)) as once:
-                if once.done is not None:
-                    if returning:
-                        raise AlreadyExists(f"statement '{ctx.statement_id}' has been committed already")
-                    return once.done, None
+        catalog = self._directory.catalog(ctx, target.catalog)
+        with self._log.once(statement_key(ctx, catalog, target, change)) as once:
+            if once.done is not None:
+                if returning:
+                    raise AlreadyExists(
+                        f"statement '{ctx.statement_id}' has been committed: its rows cannot be returned again"
+                    )
+                return once.done, None
+            with self._operations.running(ctx, catalog):
+                found = self._directory.table(ctx, target, OPERATIONS[change])
+                require_ability(found.table, change)
+                row_ids = None if change is Change.INSERT else _row_ids(body, change)
                 columns, pushes = _pushes(found, change, row_ids, upload)
+                back = _returned_schema(found, change, wanted)
                 execution = Execution(
-                    catalog=found.catalog,
+                    catalog=catalog,
                     table=found.table,
                     request=StatementRequest(
                         change=change, columns=columns, returning=returning, missing=MissingRows.REFUSE
                     ),
-                    options=DMLOptions(returning, wanted or tuple(columns.names)) if returning else DMLOptions(),
+                    options=DMLOptions(True, _asked(back, change, wanted)) if returning else DMLOptions(),
                     lock_step=False,
                 )
-                batches: list[pa.RecordBatch] = []
-                rows = execution.run(ctx, pushes(ctx), self._operations)
-                try:
-                    while True:
-                        batches.append(next(rows))
-                except StopIteration as end:
-                    once.count = int(end.value)
-        if not returning:
-            return once.count, None
-        schema = batches[0].schema if batches else pa.schema([])
-        return once.count, pa.Table.from_batches(batches, schema)
+                count, batches = _collected(execution.run(ctx, pushes(ctx), self._operations))
+            once.count = count
+        return count, _table_of(batches, back) if returning else None
+
+
+def _collected(rows: Generator[pa.RecordBatch, None, int]) -> tuple[int, list[pa.RecordBatch]]:
+    batches: list[pa.RecordBatch] = []
+    while True:
+        try:
+            batches.append(next(rows))
+        except StopIteration as end:
+            return int(end.value), batches
+
+
+def _returned_schema(found: Found, change: Change, wanted: Sequence[str]) -> pa.Schema:
+    """The columns that RETURNING gives back: those asked for, else all; of a deleted row its id, too."""
+    schema = table_schema(found.table)
+    if not wanted:
+        return schema if change is Change.DELETE else data_schema(schema)
+    folded = {name.casefold(): name for name in schema.names}
+    names = [name if name in schema.names else folded.get(name.casefold(), "") for name in wanted]
+    for name, asked in zip(names, wanted, strict=True):
+        if not name:
+            raise InvalidArgument(f"returning_columns has '{asked}', which is not in the table")
+    return pa.schema([schema.field(name) for name in names])
+
+
+def _asked(back: pa.Schema, change: Change, wanted: Sequence[str]) -> tuple[str, ...]:
+    return () if change is Change.DELETE and not wanted else tuple(back.names)
+
+
+def _table_of(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    """What the table gave back, in the columns asked for; a table of a user's may have left some out, or given more."""
+    if not batches:
+        return schema.empty_table()
+    rows = pa.Table.from_batches(batches)
+    return rows.select([name for name in schema.names if name in rows.column_names])
 
 
 def _row_ids(body: MapReader, change: Change) -> pa.Int64Array:

@@ -7,8 +7,15 @@ import json
 from sparkport.auth.model import Operation, Resource
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.model import Catalog
-from sparkport.catalog.transaction import Isolation, TransactionManager
-from sparkport.errors import InternalError, InvalidArgument, SparkportError, TransactionNotFound, Unsupported
+from sparkport.catalog.transaction import Isolation, TransactionManager, TransactionState, require_committable
+from sparkport.errors import (
+    InternalError,
+    InvalidArgument,
+    SparkportError,
+    TransactionNotActive,
+    TransactionNotFound,
+    Unsupported,
+)
 from sparkport.handlers.directory import Directory
 from sparkport.handlers.operations import Operations, require_manager
 from sparkport.protocol.maps import MapReader, pack
@@ -44,20 +51,26 @@ class TransactionActions:
 
     def status(self, ctx: CallContext, body: MapReader) -> bytes:
         transaction_id = body.text("transaction_id")
-        state = self._manager_of(ctx, body, transaction_id).status(transaction_id)
+        state = require_manager(self._catalog_of(ctx, body, transaction_id)).status(transaction_id)
         if state is None:
             raise TransactionNotFound(transaction_id)
         return _json(transaction_id=transaction_id, transaction_status=state.value)
 
     def commit(self, ctx: CallContext, body: MapReader) -> bytes:
         transaction_id = body.text("transaction_id")
-        manager = self._manager_of(ctx, body, transaction_id)
+        manager = self._manager_to_end(ctx, body, transaction_id)
+        require_committable(manager, transaction_id)
         manager.commit(transaction_id)
         return self._ended(manager, transaction_id)
 
     def rollback(self, ctx: CallContext, body: MapReader) -> bytes:
         transaction_id = body.text("transaction_id")
-        manager = self._manager_of(ctx, body, transaction_id)
+        manager = self._manager_to_end(ctx, body, transaction_id)
+        state = manager.status(transaction_id)
+        if state is None:
+            raise TransactionNotFound(transaction_id)
+        if state is TransactionState.COMMITTED and self._operations.is_ended(manager, transaction_id):
+            raise TransactionNotActive(transaction_id, state.value)
         manager.rollback(transaction_id)
         return self._ended(manager, transaction_id)
 
@@ -83,17 +96,22 @@ class TransactionActions:
         except Exception as exc:
             raise InternalError(f"failed to create transaction: {exc}") from exc
 
-    def _manager_of(self, ctx: CallContext, body: MapReader, transaction_id: str) -> TransactionManager:
-        """The manager of the catalog that is named, or else of the one that knows the transaction."""
+    def _manager_to_end(self, ctx: CallContext, body: MapReader, transaction_id: str) -> TransactionManager:
+        catalog = self._catalog_of(ctx, body, transaction_id)
+        self._directory.authorizer.require(ctx.identity, Operation.TRANSACTION, Resource(catalog.name))
+        return require_manager(catalog)
+
+    def _catalog_of(self, ctx: CallContext, body: MapReader, transaction_id: str) -> Catalog:
+        """The catalog that is named, or else the one that knows the transaction."""
         name = body.optional_text("catalog_name") or ctx.catalog
         if name:
-            return require_manager(self._directory.catalog(ctx, name))
-        managers = [item.transactions for item in self._directory.catalogs(ctx) if item.transactions is not None]
-        if not managers:
+            return self._directory.catalog(ctx, name)
+        catalogs = [item for item in self._directory.catalogs(ctx) if item.transactions is not None]
+        if not catalogs:
             raise Unsupported("transaction manager not configured")
-        for manager in managers:
-            if manager.status(transaction_id) is not None:
-                return manager
+        for catalog in catalogs:
+            if require_manager(catalog).status(transaction_id) is not None:
+                return catalog
         raise TransactionNotFound(transaction_id)
 
 

@@ -13,9 +13,10 @@ import pyarrow as pa
 from sparkport.auth.model import Operation
 from sparkport.catalog.casting import converter
 from sparkport.catalog.context import CallContext
+from sparkport.catalog.model import Catalog
 from sparkport.catalog.row_ids import require_row_id_column, split_row_ids
 from sparkport.catalog.statement import Change, MissingRows, StatementRequest
-from sparkport.catalog.table import DMLOptions, data_schema
+from sparkport.catalog.table import DMLOptions, data_schema, find_row_id_column
 from sparkport.errors import AlreadyExists, InternalError
 from sparkport.handlers.columns import fit_all, fit_some
 from sparkport.handlers.directory import Directory, Found
@@ -37,16 +38,16 @@ OPERATIONS = {
 _Answer = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
-def statement_key(ctx: CallContext, found: Found, change: Change) -> Hashable | None:
+def statement_key(ctx: CallContext, catalog: Catalog, target: Target, change: Change) -> Hashable | None:
     """What makes a statement the same as an earlier one. In a deferred transaction it is part of that one only."""
     if ctx.statement_id is None:
         return None
-    manager, transaction_id = found.catalog.transactions, ctx.transaction_id
+    manager, transaction_id = catalog.transactions, ctx.transaction_id
     deferred = manager is not None and transaction_id is not None and not manager.auto_commits(transaction_id)
     return (
-        found.catalog.name,
-        found.schema.name,
-        found.table.name,
+        catalog.name,
+        target.schema.casefold(),
+        target.name.casefold(),
         change,
         ctx.identity.subject,
         ctx.statement_id,
@@ -70,31 +71,44 @@ class Writes:
         return self._change(ctx, upload, Change.DELETE)
 
     def _change(self, ctx: CallContext, upload: Upload, change: Change) -> Iterator[Outgoing]:
-        found = self._directory.table(ctx, Target.of(upload.descriptor), OPERATIONS[change])
-        with self._operations.running(ctx, found.catalog):
-            count = yield from self._statement(ctx, upload, change, found)
+        target = Target.of(upload.descriptor)
+        catalog = self._directory.catalog(ctx, target.catalog)
+        returning = ctx.headers.get("return-chunks") == "1"
+        with self._log.once(statement_key(ctx, catalog, target, change)) as once:
+            if once.done is not None:
+                count = once.done
+                yield from self._repeated(ctx, upload, target, change, returning=returning)
+            else:
+                with self._operations.running(ctx, catalog):
+                    count = yield from self._statement(ctx, upload, target, change, returning=returning)
+                once.count = count
         yield MetadataMessage(pack({"total_changed": count}))
 
     def _statement(
-        self, ctx: CallContext, upload: Upload, change: Change, found: Found
+        self, ctx: CallContext, upload: Upload, target: Target, change: Change, *, returning: bool
     ) -> Generator[Outgoing, None, int]:
+        found = self._directory.table(ctx, target, OPERATIONS[change])
         require_ability(found.table, change)
-        returning = ctx.headers.get("return-chunks") == "1"
-        with self._log.once(statement_key(ctx, found, change)) as once:
-            if once.done is not None and returning:
-                raise AlreadyExists(
-                    f"statement '{ctx.statement_id}' has been committed: its rows cannot be returned again"
-                )
-            sent = upload.read_schema()
-            execution, pushes = _planned(found, change, sent, upload, returning=returning)
-            yield SchemaMessage(sent if change is Change.UPDATE else table_schema(found.table))
-            if once.done is not None:
-                for _ in upload:
-                    ctx.check()
-                return once.done
-            rows = execution.run(ctx, pushes(ctx), self._operations)
-            once.count = yield from _answered(rows, _echo(sent) if change is Change.UPDATE else _table_types(found))
-            return once.count
+        sent = upload.read_schema()
+        execution, pushes = _planned(found, change, sent, upload, returning=returning)
+        yield SchemaMessage(_answer_schema(found, change, sent))
+        rows = execution.run(ctx, pushes(ctx), self._operations)
+        return (yield from _answered(rows, _echo(sent) if change is Change.UPDATE else _table_types(found)))
+
+    def _repeated(
+        self, ctx: CallContext, upload: Upload, target: Target, change: Change, *, returning: bool
+    ) -> Iterator[Outgoing]:
+        """A statement that was committed before: its rows are read and left alone."""
+        if returning:
+            raise AlreadyExists(f"statement '{ctx.statement_id}' has been committed: its rows cannot be returned again")
+        found = self._directory.table(ctx, target, OPERATIONS[change])
+        yield SchemaMessage(_answer_schema(found, change, upload.read_schema()))
+        for _ in upload:
+            ctx.check()
+
+
+def _answer_schema(found: Found, change: Change, sent: pa.Schema) -> pa.Schema:
+    return sent if change is Change.UPDATE else table_schema(found.table)
 
 
 def _planned(
@@ -153,19 +167,31 @@ def _answered(
 
 def _echo(sent: pa.Schema) -> _Answer:
     """Rows back in exactly the columns, order and types that were sent: the client reads them by position."""
+    row_id = find_row_id_column(sent)
 
     def answer(batch: pa.RecordBatch) -> pa.RecordBatch:
+        places = {name.casefold(): index for index, name in enumerate(batch.schema.names)}
+        places.update({name: index for index, name in enumerate(batch.schema.names)})
         columns = []
-        for column in sent:
-            index = batch.schema.get_field_index(column.name)
-            if index < 0:
+        for position, column in enumerate(sent):
+            if position == row_id:
+                index = find_row_id_column(batch.schema)
+            else:
+                index = places.get(column.name, places.get(column.name.casefold()))
+            if index is None:
                 raise InternalError(f"the table returned no column '{column.name}'")
-            convert = converter(batch.schema.field(index).type, column.type)
-            found = batch.column(index)
-            columns.append(found.cast(column.type) if convert is None else convert(found))
+            columns.append(_as_sent(batch.column(index), column.type))
         return pa.RecordBatch.from_arrays(columns, schema=sent)
 
     return answer
+
+
+def _as_sent(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Back from the table's type to the client's, of which the values came."""
+    if pa.types.is_null(kind):
+        return pa.nulls(len(column))
+    convert = converter(column.type, kind)
+    return column.cast(kind) if convert is None else convert(column)
 
 
 def _table_types(found: Found) -> _Answer:

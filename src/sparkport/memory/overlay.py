@@ -59,8 +59,9 @@ class Overlay:
         self.rows.end(later.replaced, _NOW)
         for segment in later.rows.segments(_NOW):
             self.rows.append(segment)
-        self.replaced |= later.replaced
-        self.deleted |= later.deleted
+        beneath = {row_id for row_id in later.replaced if self.rows.inserted(row_id) is None}
+        self.replaced |= beneath
+        self.deleted |= later.deleted & beneath
         self.inserted += later.inserted
 
     def segments(self) -> Iterator[tuple[pa.RecordBatch, Segment]]:
@@ -78,4 +79,6 @@ class Overlay:
         return FrozenOverlay(tuple(self.replaced), tuple(self.segments()))
 
     def changed_rows(self) -> int:
-        return self.inserted + len(self.replaced)
+        """The net change: a row that was inserted here and deleted again is none."""
+        new = sum(int(item.batch.num_rows) - len(item.ended) for item in self.rows.segments(_NOW))
+        return new + len(self.deleted)

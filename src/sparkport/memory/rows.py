@@ -35,6 +35,8 @@ class Segment:
 
     def alive(self, commit: int) -> list[int] | None:
         """Offsets of the rows that a reader at ``commit`` sees; None means all."""
+        if not self.ended:
+            return None
         ended = {offset for offset, at in self.ended.copy().items() if at <= commit}
         if not ended:
             return None
@@ -81,9 +83,10 @@ class Rows:
 
     def newest(self, row_id: int) -> Place | None:
         """Where a row's newest version is, ended or not; None for an id that was never given out."""
-        moved = self._moved.get(row_id)
-        if moved is not None:
-            return moved
+        return self._moved.get(row_id) or self.inserted(row_id)
+
+    def inserted(self, row_id: int) -> Place | None:
+        """Where a row's first version is; None for one that was not inserted here."""
         index = bisect_right(self._first_ids, row_id) - 1
         if index < 0:
             return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pyarrow as pa
 
 from sparkport.catalog.context import CallContext
@@ -37,6 +39,7 @@ class MemoryStatement(Statement):
         self._transaction = None if ctx.transaction_id is None else transactions.enter(ctx.transaction_id)
         self._base = store.commit if self._transaction is None else self._transaction.state.pinned(table)
         self._overlay = Overlay()
+        self._seen: dict[int, Place] = {}
         self._pushes: list[tuple[pa.RecordBatch | None, pa.Int64Array | None]] = []
         self._ended = False
 
@@ -56,6 +59,7 @@ class MemoryStatement(Statement):
             return
         self._ended = True
         self._overlay = Overlay()
+        self._seen.clear()
         self._pushes.clear()
         if self._transaction is not None:
             self._transactions.leave(self._transaction)
@@ -65,7 +69,7 @@ class MemoryStatement(Statement):
     def _take(self, rows: pa.RecordBatch | None, row_ids: pa.Int64Array | None) -> pa.RecordBatch | None:
         if self._request.change is Change.INSERT:
             return self._insert(rows)
-        with self._store.lock:
+        with nullcontext() if self._transaction is None else self._transaction.lock, self._store.lock:
             places = [self._find(row_id) for row_id in row_ids.to_pylist()]  # type: ignore[union-attr]
         return self._update(rows, row_ids, places) if rows is not None else self._delete(row_ids, places)
 
@@ -111,12 +115,19 @@ class MemoryStatement(Statement):
         """The version of a row that this statement sees, its own changes and its transaction's included."""
         place = self._overlay.find(row_id)
         if place is None and not self._overlay.hides(row_id):
-            own = None if self._transaction is None else self._transaction.state.overlays.get(self._table)
-            place = None if own is None else own.find(row_id)
-            if place is None and (own is None or not own.hides(row_id)):
-                place = self._table.rows.at(row_id, self._base)
-            if place is None and self._request.missing is MissingRows.REFUSE:
+            place = self._beneath(row_id)
+            if place is not None:
+                self._seen[row_id] = place
+            elif self._request.missing is MissingRows.REFUSE:
                 raise RowNotFound(row_id)
+        return place
+
+    def _beneath(self, row_id: int) -> Place | None:
+        """The version of a row that was there before this statement."""
+        own = None if self._transaction is None else self._transaction.state.overlays.get(self._table)
+        place = None if own is None else own.find(row_id)
+        if place is None and (own is None or not own.hides(row_id)):
+            place = self._table.rows.at(row_id, self._base)
         return place
 
     def _merged(self, old: pa.RecordBatch, new: pa.RecordBatch) -> pa.RecordBatch:
@@ -159,12 +170,19 @@ class MemoryStatement(Statement):
             transaction.wrote = True
             view = transaction.state
             if not transaction.auto_commit:
+                with self._store.lock:
+                    stale = sum(self._beneath(row_id) != place for row_id, place in self._seen.items())
+                if stale:
+                    raise Conflict(
+                        f"table '{self._table.name}': {stale} rows changed by another statement of this transaction "
+                        f"that ran at the same time"
+                    )
                 count = self._count(set())
                 view.overlays.setdefault(self._table, Overlay()).take(self._overlay)
                 return count
             with self._store.lock:
                 self._store.check_reads(transaction)
-                changed, gone = self._store.conflicts(self._table, self._overlay, view.pinned(self._table))
+                changed, gone = self._store.conflicts(self._table, self._overlay, self._base)
                 if changed:
                     raise conflict(self._table, changed)
                 if gone and self._request.returning:

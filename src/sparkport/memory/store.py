@@ -93,7 +93,7 @@ class Store:
         for row_id in overlay.replaced:
             place = table.rows.newest(row_id)
             if place is None:
-                continue  # a row of the transaction's own
+                continue
             segment, offset = place
             ended = segment.ended.get(offset)
             if ended is not None and ended > since and row_id in overlay.deleted:
@@ -109,13 +109,15 @@ class Store:
 
     def publish(self, transaction: Transaction[View]) -> None:
         view = transaction.state
-        changes = {table: overlay for table, overlay in view.overlays.items() if overlay.changed_rows()}
+        changes: dict[TableData, Overlay] = {}
         with self.lock:
             self.check_reads(transaction)
-            for table, overlay in changes.items():
-                changed, _ = self.conflicts(table, overlay, view.pinned(table))
+            for table, overlay in view.overlays.items():
+                changed, gone = self.conflicts(table, overlay, view.pinned(table))
                 if changed:
                     raise conflict(table, changed)
+                if overlay.changed_rows() > len(gone):  # what changes nothing is no commit
+                    changes[table] = overlay
             if changes:
                 self.apply(changes)
 

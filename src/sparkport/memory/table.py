@@ -41,13 +41,14 @@ class MemoryTable(ChangeableTable, StatisticsTable, VersionedTable):
         self.comment = comment
         self.tags = dict(tags or {})
         self._columns = columns
+        self._schema = columns.append(row_id_field())
         self._store = store
         self._transactions = transactions
         self._data = store.create(name)
 
     @property
     def schema(self) -> pa.Schema:
-        return self._columns.append(row_id_field())
+        return self._schema
 
     def scan(self, ctx: CallContext, request: ScanRequest) -> Scan:
         commit, overlay = self._view(ctx, request)

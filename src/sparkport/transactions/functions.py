@@ -21,7 +21,7 @@ from sparkport.catalog.model import Schema
 from sparkport.catalog.scan import Scan, ScanRequest
 from sparkport.catalog.static import scan_arrow
 from sparkport.catalog.table import Table
-from sparkport.catalog.transaction import TransactionManager
+from sparkport.catalog.transaction import TransactionManager, require_committable
 from sparkport.errors import FailedPrecondition, TransactionNotFound
 
 __all__ = ["TX_SCHEMA", "TransactionSchema"]
@@ -115,6 +115,7 @@ class TransactionSchema(Schema):
         return transaction_id
 
     def _commit(self, transaction_id: str) -> str:
+        require_committable(self._manager, transaction_id)
         self._manager.commit(transaction_id)
         self._ended(transaction_id)
         return self._status(transaction_id)

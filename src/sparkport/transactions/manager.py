@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
 from sparkport.catalog.context import CallContext
@@ -99,9 +100,7 @@ class Transactions(TransactionManager, Generic[S]):
         with self._lock:
             if auto_commit:
                 self._auto[transaction.id] = transaction
-                while len(self._auto) > self._settings.max_auto_commit:
-                    oldest, _ = self._auto.popitem(last=False)
-                    self._remember(oldest, TransactionState.ABORTED)
+                self._evict()
             else:
                 self._admit_deferred()
                 self._deferred[transaction.id] = transaction
@@ -131,7 +130,10 @@ class Transactions(TransactionManager, Generic[S]):
 
     def succeeded(self, transaction_id: str) -> None:
         """An auto-commit statement has published itself: the status says so, and the transaction stays open."""
-        transaction = self._find(transaction_id)
+        with self._lock:
+            transaction = self._auto.get(transaction_id) or self._deferred.get(transaction_id)
+        if transaction is None:
+            return  # ended by another call meanwhile: what the statement published stays
         with transaction.lock:
             transaction.wrote = True
             if transaction.auto_commit:
@@ -172,10 +174,7 @@ class Transactions(TransactionManager, Generic[S]):
 
     def enter(self, transaction_id: str) -> Transaction[S]:
         """Begin to use a transaction; each ``enter`` needs a ``leave``."""
-        transaction = self._find(transaction_id)
-        with self._lock:
-            transaction.in_use += 1
-        return transaction
+        return self._find(transaction_id, use=True)
 
     def leave(self, transaction: Transaction[S]) -> None:
         with self._lock:
@@ -202,16 +201,18 @@ class Transactions(TransactionManager, Generic[S]):
         for transaction in idle:
             with transaction.lock:
                 if not transaction.ended:
-                    self._finish(transaction, TransactionState.ABORTED)
+                    self._finish(transaction, _left_as(transaction))
 
     # Parts of them
 
-    def _find(self, transaction_id: str) -> Transaction[S]:
+    def _find(self, transaction_id: str, *, use: bool = False) -> Transaction[S]:
+        """An open transaction. Its use begins under the same lock, or it could be let go in between."""
         self.expire()
         with self._lock:
             transaction = self._auto.get(transaction_id) or self._deferred.get(transaction_id)
             if transaction is not None:
                 self._touch(transaction)
+                transaction.in_use += use
                 return transaction
             remembered = self._remembered.get(transaction_id)
         if remembered is None:
@@ -219,7 +220,7 @@ class Transactions(TransactionManager, Generic[S]):
         raise TransactionNotActive(transaction_id, remembered[1].value)
 
     def _end(self, transaction_id: str, wanted: TransactionState) -> None:
-        """End a transaction; to end it again the same way does nothing, and to roll back what is committed, too."""
+        """End a transaction; to end it again the same way does nothing, to end it the other way is refused."""
         self.expire()
         with self._lock:
             transaction = self._auto.get(transaction_id) or self._deferred.get(transaction_id)
@@ -259,6 +260,14 @@ class Transactions(TransactionManager, Generic[S]):
     def _remember(self, transaction_id: str, status: TransactionState) -> None:
         self._remembered[transaction_id] = (self._clock(), status)
 
+    def _evict(self) -> None:
+        """Let the oldest pins go, those in use excepted."""
+        excess = len(self._auto) - self._settings.max_auto_commit
+        unused = (transaction for transaction in self._auto.values() if not transaction.in_use)
+        for transaction in list(islice(unused, max(0, excess))):
+            del self._auto[transaction.id]
+            self._remember(transaction.id, _left_as(transaction))
+
     def _touch(self, transaction: Transaction[S]) -> None:
         transaction.last_used = self._clock()
         for kind in (self._auto, self._deferred):
@@ -280,3 +289,9 @@ class Transactions(TransactionManager, Generic[S]):
             changed_tables=tables,
             changed_rows=rows,
         )
+
+
+def _left_as(transaction: Transaction[S]) -> TransactionState:
+    """The state of one that nobody ended: a client that asks late must learn that its statements were committed."""
+    committed = transaction.auto_commit and transaction.status is TransactionState.COMMITTED
+    return TransactionState.COMMITTED if committed else TransactionState.ABORTED
