@@ -1,0 +1,127 @@
+"""Eight clients at once over gRPC, and the record of what they did and saw put before the checker."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import pytest
+from tests.consistency.checker import Anomaly, Kind, check_bank, check_lists, check_registers, violations
+from tests.consistency.engines import ENGINES, EngineUnderTest, memory_engine
+from tests.consistency.history import Outcome, Transaction
+from tests.consistency.workloads import Load, append_to_lists, skew_writes, transfer_money
+
+from sparkport.catalog.transaction import Isolation
+from sparkport.memory import MemoryCatalog
+from sparkport.memory.overlay import Overlay
+from sparkport.memory.store import Store, TableData, View
+
+logger = logging.getLogger(__name__)
+
+_SCALE = int(os.environ.get("SPARKPORT_CONSISTENCY_SCALE", "1"))
+"""How many times as many transactions as in a quick run."""
+
+_OPENING = 100
+
+
+@pytest.fixture(params=sorted(ENGINES))
+def engine(request: pytest.FixtureRequest) -> Iterator[EngineUnderTest]:
+    with ENGINES[request.param]() as engine:
+        yield engine
+
+
+@pytest.fixture(params=list(Isolation), ids=lambda isolation: isolation.value)
+def isolation(request: pytest.FixtureRequest) -> Isolation:
+    found: Isolation = request.param
+    return found
+
+
+def none_of(anomalies: Sequence[Anomaly]) -> None:
+    assert not anomalies, "\n" + "\n".join(str(anomaly) for anomaly in anomalies[:20])
+
+
+def outcomes(history: Sequence[Transaction]) -> Counter[Outcome]:
+    counted = Counter(transaction.outcome for transaction in history)
+    logger.info("%s", ", ".join(f"{number} {outcome.value}" for outcome, number in counted.items()))
+    return counted
+
+
+def test_lists_over_three_tables_show_no_anomaly(engine: EngineUnderTest, isolation: Isolation) -> None:
+    load = Load(isolation=isolation, transactions=10 * _SCALE)
+    history = append_to_lists(engine, load)
+    assert outcomes(history)[Outcome.OK] > load.clients
+    assert outcomes(history)[Outcome.UNKNOWN] == 0
+    none_of(violations(check_lists(history), isolation))
+
+
+def test_transfers_between_two_tables_keep_the_total(engine: EngineUnderTest, isolation: Isolation) -> None:
+    load = Load(isolation=isolation, transactions=8 * _SCALE)
+    history = transfer_money(engine, load, opening=_OPENING)
+    assert outcomes(history)[Outcome.OK] > load.clients
+    accounts = 2 * load.keys
+    none_of(violations(check_bank(history, accounts * _OPENING, accounts), isolation))
+
+
+def test_write_skew_happens_under_snapshot_and_is_found(engine: EngineUnderTest) -> None:
+    rounds = 8 * _SCALE
+    history = skew_writes(engine, Load(isolation=Isolation.SNAPSHOT), rounds=rounds)
+    anomalies = check_registers(history)
+    skews = [anomaly for anomaly in anomalies if anomaly.kind is Kind.WRITE_SKEW]
+    assert len(skews) == rounds
+    none_of(violations(anomalies, Isolation.SNAPSHOT))
+
+
+def test_write_skew_does_not_happen_under_serializable(engine: EngineUnderTest) -> None:
+    rounds = 8 * _SCALE
+    history = skew_writes(engine, Load(isolation=Isolation.SERIALIZABLE), rounds=rounds)
+    none_of(check_registers(history))
+    assert outcomes(history) == {Outcome.OK: rounds + 1, Outcome.ABORTED: rounds}
+
+
+# The proof is worth something only if an engine with a defect does not pass
+
+
+def test_an_engine_that_looks_for_no_conflicts_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Store, "conflicts", lambda *_: (0, set()))
+    with memory_engine() as broken:
+        history = append_to_lists(broken, Load(keys=1, transactions=4))
+    assert Kind.LOST_UPDATE in {anomaly.kind for anomaly in check_lists(history)}
+
+
+def test_an_engine_without_snapshots_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each read sees the newest commits, as under read committed."""
+    with memory_engine() as broken:
+        assert isinstance(broken.catalog, MemoryCatalog)
+        store = broken.catalog._store
+        monkeypatch.setattr(View, "pinned", lambda *_: store.commit)
+        history = transfer_money(broken, Load(keys=2, transactions=5), opening=_OPENING)
+    kinds = {anomaly.kind for anomaly in check_bank(history, 4 * _OPENING, 4)}
+    assert kinds & {Kind.FRACTURED_READ, Kind.FUTURE_READ}
+
+
+def test_an_engine_that_publishes_table_by_table_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, pin = Store.apply, Store.pin
+    begun = threading.Event()
+
+    def one_by_one(store: Store, changes: dict[TableData, Overlay]) -> int:
+        (first, change), *others = changes.items()
+        number = whole(store, {first: change})
+        if others:
+            begun.clear()
+            begun.wait(0.2)  # until somebody has begun in between, or nobody is left to
+            number = whole(store, dict(others))
+        return number
+
+    def noticed(store: Store) -> View:
+        view = pin(store)
+        begun.set()
+        return view
+
+    monkeypatch.setattr(Store, "apply", one_by_one)
+    monkeypatch.setattr(Store, "pin", noticed)
+    with memory_engine() as broken:
+        history = transfer_money(broken, Load(keys=2, transactions=4), opening=_OPENING)
+    assert Kind.FRACTURED_READ in {anomaly.kind for anomaly in check_bank(history, 4 * _OPENING, 4)}

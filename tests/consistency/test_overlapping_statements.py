@@ -1,0 +1,167 @@
+"""Statements that are open at the same time, which the state machine, one operation after another, cannot have."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from tests.consistency.client import rows_of
+
+from sparkport.catalog.context import CallContext
+from sparkport.catalog.scan import AsOf, AsOfUnit, ScanRequest
+from sparkport.catalog.statement import Change, MissingRows, Statement, StatementRequest
+from sparkport.errors import Conflict, RowNotFound, TransactionNotActive, VersionNotFound
+from sparkport.memory import MemoryCatalog, MemoryTable
+
+COLUMNS = pa.schema([("value", pa.int64()), ("other", pa.int64())])
+
+
+class Setting:
+    """One table with the rows 0, 1 and 2, whose values are 0."""
+
+    def __init__(self) -> None:
+        self.catalog = MemoryCatalog("lake")
+        rows = pa.table({"value": [0, 0, 0], "other": [0, 0, 0]}, schema=COLUMNS)
+        self.table: MemoryTable = self.catalog.create_table("t", COLUMNS, rows=rows)
+        assert self.catalog.transactions is not None
+        self.manager = self.catalog.transactions
+
+    def begin(self, *, auto_commit: bool) -> str:
+        return self.manager.begin(CallContext(), auto_commit=auto_commit)
+
+    def update(
+        self,
+        transaction: str | None,
+        values: dict[int, int],
+        *,
+        column: str = "value",
+        missing: MissingRows = MissingRows.SKIP,
+    ) -> Statement:
+        """A statement that has taken its rows and has not ended."""
+        rows = rows_of(**{column: list(values.values())})
+        request = StatementRequest(change=Change.UPDATE, columns=rows.schema, missing=missing)
+        statement = self.table.open_statement(CallContext(transaction_id=transaction), request)
+        statement.push(rows, pa.array(list(values), pa.int64()))
+        return statement
+
+    def delete(self, transaction: str | None, *row_ids: int) -> Statement:
+        request = StatementRequest(change=Change.DELETE, columns=pa.schema([]))
+        statement = self.table.open_statement(CallContext(transaction_id=transaction), request)
+        statement.push(None, pa.array(row_ids, pa.int64()))
+        return statement
+
+    def insert(self, transaction: str | None, value: int) -> int:
+        """The new row's id."""
+        request = StatementRequest(change=Change.INSERT, columns=COLUMNS, returning=True)
+        statement = self.table.open_statement(CallContext(transaction_id=transaction), request)
+        back = statement.push(rows_of(value=[value], other=[0]), None)
+        statement.finish()
+        assert back is not None
+        return int(back.column("rowid")[0].as_py())
+
+    def values(self, column: str = "value", *, version: int | None = None) -> dict[int, int]:
+        at = None if version is None else AsOf(AsOfUnit.VERSION, str(version))
+        batches = list(self.table.scan(CallContext(), ScanRequest(at=at)))
+        return {row["rowid"]: row[column] for row in pa.Table.from_batches(batches, self.table.schema).to_pylist()}
+
+
+@pytest.fixture
+def setting() -> Setting:
+    return Setting()
+
+
+def test_a_commit_of_the_same_transaction_does_not_hide_a_conflict_from_an_open_statement(setting: Setting) -> None:
+    mine = setting.begin(auto_commit=True)
+    slow = setting.update(mine, {0: 1})
+    setting.update(None, {0: 5}).finish()
+    setting.update(mine, {1: 1}).finish()  # moves the table to a state that has the other's change
+    with pytest.raises(Conflict):
+        slow.finish()
+    assert setting.values() == {0: 5, 1: 1, 2: 0}
+
+
+def test_two_open_statements_of_one_auto_commit_transaction_do_not_overwrite_each_other(setting: Setting) -> None:
+    mine = setting.begin(auto_commit=True)
+    first, second = setting.update(mine, {0: 1}), setting.update(mine, {0: 2})
+    first.finish()
+    with pytest.raises(Conflict):
+        second.finish()
+    assert setting.values()[0] == 1
+
+
+def test_two_open_statements_of_one_deferred_transaction_do_not_overwrite_each_other(setting: Setting) -> None:
+    mine = setting.begin(auto_commit=False)
+    first, second = setting.update(mine, {0: 1}), setting.update(mine, {0: 2}, column="other")
+    first.finish()
+    with pytest.raises(Conflict, match="another statement of this transaction"):
+        second.finish()
+
+
+def test_an_open_update_does_not_bring_back_a_row_that_its_transaction_has_deleted(setting: Setting) -> None:
+    mine = setting.begin(auto_commit=False)
+    update = setting.update(mine, {0: 1})
+    setting.delete(mine, 0).finish()
+    with pytest.raises(Conflict):
+        update.finish()
+    setting.manager.commit(mine)
+    assert setting.values() == {1: 0, 2: 0}
+
+
+def test_open_statements_of_one_transaction_on_different_rows_all_count(setting: Setting) -> None:
+    mine = setting.begin(auto_commit=False)
+    statements = [setting.update(mine, {0: 1}), setting.update(mine, {1: 2}), setting.delete(mine, 2)]
+    assert [statement.finish() for statement in statements] == [1, 1, 1]
+    setting.manager.commit(mine)
+    assert setting.values() == {0: 1, 1: 2}
+
+
+def test_without_a_transaction_the_last_to_end_wins_and_keeps_the_columns_it_did_not_set(setting: Setting) -> None:
+    first, second = setting.update(None, {0: 1}), setting.update(None, {0: 2}, column="other")
+    second.finish()
+    first.finish()
+    assert (setting.values()[0], setting.values("other")[0]) == (1, 2)
+
+
+def test_without_a_transaction_a_row_that_is_gone_by_the_end_is_skipped(setting: Setting) -> None:
+    update = setting.update(None, {0: 1, 1: 1})
+    setting.delete(None, 0).finish()
+    assert update.finish() == 1
+    assert setting.values() == {1: 1, 2: 0}
+
+
+def test_without_a_transaction_a_row_that_is_gone_by_the_end_can_be_refused(setting: Setting) -> None:
+    update = setting.update(None, {0: 1, 1: 1}, missing=MissingRows.REFUSE)
+    setting.delete(None, 0).finish()
+    with pytest.raises(RowNotFound):
+        update.finish()
+    assert setting.values() == {1: 0, 2: 0}
+
+
+@pytest.mark.parametrize("auto_commit", [True, False])
+def test_a_statement_that_is_open_when_its_transaction_ends_changes_nothing(
+    setting: Setting, auto_commit: bool
+) -> None:
+    mine = setting.begin(auto_commit=auto_commit)
+    update = setting.update(mine, {0: 1})
+    setting.manager.commit(mine)
+    with pytest.raises(TransactionNotActive):
+        update.finish()
+    assert setting.values() == {0: 0, 1: 0, 2: 0}
+
+
+def test_a_deferred_transaction_without_net_change_is_no_version(setting: Setting) -> None:
+    mine = setting.begin(auto_commit=False)
+    setting.delete(mine, setting.insert(mine, 7), 2).finish()
+    setting.delete(None, 2).finish()
+    setting.manager.commit(mine)
+    assert setting.values(version=2) == {0: 0, 1: 0}
+    with pytest.raises(VersionNotFound):
+        setting.values(version=3)
+
+
+def test_the_listing_counts_a_transactions_net_change(setting: Setting) -> None:
+    mine = setting.begin(auto_commit=False)
+    kept, dropped = setting.insert(mine, 7), setting.insert(mine, 8)
+    setting.update(mine, {kept: 9, 0: 9}).finish()
+    setting.delete(mine, dropped, 1).finish()
+    (listed,) = setting.manager.open_transactions()
+    assert listed.changed_rows == 3
