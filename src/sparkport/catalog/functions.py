@@ -113,7 +113,6 @@ class Function(ABC):
             raise InvalidArgument(f"function '{self.name}' lacks argument '{missing[0]}'")
         return Arguments(values)
 
-
     def _argument(self, parameter: Parameter, column: pa.Array) -> pa.Scalar:
         if isinstance(parameter.type, _Any) or column.type == parameter.type:
             return column[0]

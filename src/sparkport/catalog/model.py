@@ -88,6 +88,10 @@ class Catalog(ABC):
     def schema(self, ctx: CallContext, name: str) -> Schema | None:
         return find_by_name(self.schemas(ctx), name)
 
+    def committed_statement(self, statement: str) -> int | None:
+        """How many rows a statement changed that has been committed, for engines that keep that with their tables."""
+        return None
+
     @abstractmethod
     def version(self, ctx: CallContext) -> CatalogVersion:
         """MUST change whenever the listing would; MUST be cheap: DuckDB asks at each transaction's start."""

@@ -6,6 +6,7 @@ The fit is worked out once, from the two schemas; a batch that needs nothing pas
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import pyarrow as pa
 
@@ -69,6 +70,14 @@ def _has_nulls(column: pa.Array) -> bool:
 
 def fit_all(table: str, source: pa.Schema, target: pa.Schema, *, defaults: bool = True) -> ColumnFit:
     """For statements that carry whole rows: every column must be there, or have a default."""
+    # By their bytes: schemas compare equal whatever defaults their metadata hold.
+    return _fit_all(table, source.serialize().to_pybytes(), target.serialize().to_pybytes(), defaults)
+
+
+@lru_cache(maxsize=1_024)
+def _fit_all(table: str, source_bytes: bytes, target_bytes: bytes, defaults: bool) -> ColumnFit:
+    """Small statements come again and again with the same schema, and a fit never changes."""
+    source, target = pa.ipc.read_schema(pa.py_buffer(source_bytes)), pa.ipc.read_schema(pa.py_buffer(target_bytes))
     places, extra = _match(source, target)
     missing = [
         column.name

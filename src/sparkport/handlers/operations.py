@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -100,11 +100,14 @@ class StatementLog:
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
 
     @contextmanager
-    def once(self, key: Hashable | None) -> Iterator[_Once]:
-        """Runs the block for a statement; ``done`` of what it yields says what came of an earlier run."""
+    def once(self, key: str | None, catalog: Catalog) -> Iterator[_Once]:
+        """Runs the block for a statement; ``done`` of what it yields says what came of an earlier run.
+
+        What the server itself does not remember, because it was started anew, the catalog may.
+        """
         if key is None:
             yield _Once()
             return
@@ -115,16 +118,22 @@ class StatementLog:
                 raise Conflict("the same statement is still running")
             if entry is None:
                 self._entries[key] = _Entry(self._clock())
-        once = _Once(None if entry is None else entry.count)
+        try:
+            once = _Once(catalog.committed_statement(key) if entry is None else entry.count)
+        except BaseException:
+            with self._lock:
+                self._entries.pop(key, None)
+            raise
         try:
             yield once
         finally:
             if entry is None:
                 with self._lock:
-                    if once.count is None:
+                    count = once.done if once.count is None else once.count
+                    if count is None:
                         self._entries.pop(key, None)
                     else:
-                        self._entries[key] = _Entry(self._clock(), once.count)
+                        self._entries[key] = _Entry(self._clock(), count)
 
     def _forget(self) -> None:
         now = self._clock()

@@ -25,6 +25,7 @@ from sparkport.protocol.targets import Kind, Target
 
 __all__ = ["Puts"]
 
+_NOTHING = pa.schema([])
 _INT64 = range(-(2**63), 2**63)
 
 
@@ -63,7 +64,8 @@ class Puts:
         returning = body.flag("returning", default=False)
         wanted = body.texts("returning_columns") if "returning_columns" in body else ()
         catalog = self._directory.catalog(ctx, target.catalog)
-        with self._log.once(statement_key(ctx, catalog, target, change)) as once:
+        key = statement_key(ctx, catalog, target, change)
+        with self._log.once(key, catalog) as once:
             if once.done is not None:
                 if returning:
                     raise AlreadyExists(
@@ -75,12 +77,16 @@ class Puts:
                 require_ability(found.table, change)
                 row_ids = None if change is Change.INSERT else _row_ids(body, change)
                 columns, pushes = _pushes(found, change, row_ids, upload)
-                back = _returned_schema(found, change, wanted)
+                back = _returned_schema(found, change, wanted) if returning or wanted else _NOTHING
                 execution = Execution(
                     catalog=catalog,
                     table=found.table,
                     request=StatementRequest(
-                        change=change, columns=columns, returning=returning, missing=MissingRows.REFUSE
+                        change=change,
+                        columns=columns,
+                        returning=returning,
+                        missing=MissingRows.REFUSE,
+                        statement=key,
                     ),
                     options=DMLOptions(True, _asked(back, change, wanted)) if returning else DMLOptions(),
                     lock_step=False,

@@ -6,7 +6,8 @@ each that it writes, of as many rows, before it writes the next. At the end it i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterator
+import hashlib
+from collections.abc import Callable, Generator, Iterator
 
 import pyarrow as pa
 
@@ -38,21 +39,22 @@ OPERATIONS = {
 _Answer = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
-def statement_key(ctx: CallContext, catalog: Catalog, target: Target, change: Change) -> Hashable | None:
+def statement_key(ctx: CallContext, catalog: Catalog, target: Target, change: Change) -> str | None:
     """What makes a statement the same as an earlier one. In a deferred transaction it is part of that one only."""
     if ctx.statement_id is None:
         return None
     manager, transaction_id = catalog.transactions, ctx.transaction_id
     deferred = manager is not None and transaction_id is not None and not manager.auto_commits(transaction_id)
-    return (
+    parts = (
         catalog.name,
         target.schema.casefold(),
         target.name.casefold(),
-        change,
+        change.value,
         ctx.identity.subject,
         ctx.statement_id,
         transaction_id if deferred else None,
     )
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 class Writes:
@@ -74,23 +76,31 @@ class Writes:
         target = Target.of(upload.descriptor)
         catalog = self._directory.catalog(ctx, target.catalog)
         returning = ctx.headers.get("return-chunks") == "1"
-        with self._log.once(statement_key(ctx, catalog, target, change)) as once:
+        key = statement_key(ctx, catalog, target, change)
+        with self._log.once(key, catalog) as once:
             if once.done is not None:
                 count = once.done
                 yield from self._repeated(ctx, upload, target, change, returning=returning)
             else:
                 with self._operations.running(ctx, catalog):
-                    count = yield from self._statement(ctx, upload, target, change, returning=returning)
+                    count = yield from self._statement(ctx, upload, target, change, returning=returning, key=key)
                 once.count = count
         yield MetadataMessage(pack({"total_changed": count}))
 
     def _statement(
-        self, ctx: CallContext, upload: Upload, target: Target, change: Change, *, returning: bool
+        self,
+        ctx: CallContext,
+        upload: Upload,
+        target: Target,
+        change: Change,
+        *,
+        returning: bool,
+        key: str | None,
     ) -> Generator[Outgoing, None, int]:
         found = self._directory.table(ctx, target, OPERATIONS[change])
         require_ability(found.table, change)
         sent = upload.read_schema()
-        execution, pushes = _planned(found, change, sent, upload, returning=returning)
+        execution, pushes = _planned(found, change, sent, upload, returning=returning, key=key)
         yield SchemaMessage(_answer_schema(found, change, sent))
         rows = execution.run(ctx, pushes(ctx), self._operations)
         return (yield from _answered(rows, _echo(sent) if change is Change.UPDATE else _table_types(found)))
@@ -112,7 +122,7 @@ def _answer_schema(found: Found, change: Change, sent: pa.Schema) -> pa.Schema:
 
 
 def _planned(
-    found: Found, change: Change, sent: pa.Schema, upload: Upload, *, returning: bool
+    found: Found, change: Change, sent: pa.Schema, upload: Upload, *, returning: bool, key: str | None
 ) -> tuple[Execution, Callable[[CallContext], Iterator[Push]]]:
     """How the statement will run, and the pushes it will run on; all that is wrong with the schema is told here."""
     table = found.table
@@ -145,7 +155,9 @@ def _planned(
             ctx.check()
             yield push(batch)
 
-    request = StatementRequest(change=change, columns=fit.target, returning=returning, missing=MissingRows.SKIP)
+    request = StatementRequest(
+        change=change, columns=fit.target, returning=returning, missing=MissingRows.SKIP, statement=key
+    )
     options = DMLOptions(returning, returning_columns if returning else ())
     return (
         Execution(catalog=found.catalog, table=table, request=request, options=options, lock_step=True),

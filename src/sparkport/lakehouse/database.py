@@ -17,6 +17,9 @@ __all__ = ["Database", "PostgresDatabase", "Rows", "SqliteDatabase", "Work", "op
 
 Rows = list[tuple[Any, ...]]
 
+_PATIENCE = 30.0
+"""Seconds that a statement waits for the locks of others."""
+
 
 class Work(Protocol):
     """A transaction under way. Parameters are marked with ``?`` whatever the database."""
@@ -25,6 +28,9 @@ class Work(Protocol):
 
     def change(self, sql: str, parameters: Sequence[object] = ()) -> int:
         """The number of rows changed."""
+
+    def columns(self, table: str) -> set[str]:
+        """The names of a table's columns."""
 
 
 class Database(ABC):
@@ -52,10 +58,14 @@ class _SqliteWork:
     def change(self, sql: str, parameters: Sequence[object] = ()) -> int:
         return self._connection.execute(sql, tuple(parameters)).rowcount
 
+    def columns(self, table: str) -> set[str]:
+        return {name for (name,) in self.query("SELECT name FROM pragma_table_info(?)", [table])}
+
 
 class SqliteDatabase(Database):
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, patience: float = _PATIENCE) -> None:
         self._path = path
+        self._patience = patience
         self._local = threading.local()
         self._lock = threading.Lock()
         self._open: list[sqlite3.Connection] = []
@@ -92,13 +102,15 @@ class SqliteDatabase(Database):
         if connection is None:
             try:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                connection = sqlite3.connect(self._path, timeout=30, isolation_level=None, check_same_thread=False)
+                connection = sqlite3.connect(
+                    self._path, timeout=self._patience, isolation_level=None, check_same_thread=False
+                )
+                with self._lock:
+                    self._open.append(connection)
                 connection.execute("PRAGMA journal_mode=WAL")
                 connection.execute("PRAGMA synchronous=FULL")
-            except (sqlite3.OperationalError, OSError) as exc:
+            except (sqlite3.Error, OSError) as exc:
                 raise Unavailable(f"the catalog's database cannot be opened: {exc}") from exc
-            with self._lock:
-                self._open.append(connection)
             self._local.connection = connection
         return connection
 
@@ -115,15 +127,22 @@ class _PostgresWork:
         count: int = self._connection.execute(sql.replace("?", "%s"), parameters).rowcount
         return count
 
+    def columns(self, table: str) -> set[str]:
+        found = self.query(
+            "SELECT attname FROM pg_attribute WHERE attrelid = ?::regclass AND attnum > 0 AND NOT attisdropped", [table]
+        )
+        return {name for (name,) in found}
+
 
 class PostgresDatabase(Database):
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, *, patience: float = _PATIENCE) -> None:
         try:
             import psycopg
         except ImportError as exc:
             raise InvalidArgument("a PostgreSQL catalog needs the package psycopg") from exc
         self._psycopg = psycopg
         self._uri = uri
+        self._patience = patience
         self._local = threading.local()
         self._lock = threading.Lock()
         self._open: list[Any] = []
@@ -138,8 +157,12 @@ class PostgresDatabase(Database):
                 if not write:
                     connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 yield _PostgresWork(connection)
-        except psycopg.OperationalError as exc:
-            self._local.connection = None
+        except psycopg.errors.UniqueViolation:
+            raise
+        except psycopg.DataError as exc:
+            raise InvalidArgument(f"the catalog's database cannot hold this: {type(exc).__name__}") from exc
+        except psycopg.Error as exc:
+            self._forget()
             raise Unavailable(f"the catalog's database cannot be used: {type(exc).__name__}") from exc
 
     def is_duplicate(self, exc: Exception) -> bool:
@@ -154,12 +177,20 @@ class PostgresDatabase(Database):
     def _connection(self) -> Any:
         connection = getattr(self._local, "connection", None)
         if connection is None or connection.closed:
-            connection = self._psycopg.connect(self._uri, autocommit=True)
+            seconds = max(round(min(self._patience, 10)), 1)
+            connection = self._psycopg.connect(self._uri, autocommit=True, connect_timeout=seconds)
             with self._lock:
                 self._open = [item for item in self._open if not item.closed]
                 self._open.append(connection)
+            connection.execute(f"SET lock_timeout = {round(self._patience * 1000)}")
             self._local.connection = connection
         return connection
+
+    def _forget(self) -> None:
+        """A connection that failed is not used again."""
+        connection, self._local.connection = getattr(self._local, "connection", None), None
+        if connection is not None:
+            connection.close()
 
 
 def open_database(uri: str) -> Database:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sparkport.errors import AlreadyExists, SchemaNotFound, TableNotFound
+from sparkport.errors import AlreadyExists, FailedPrecondition, SchemaNotFound, TableNotFound
 from sparkport.lakehouse.database import Database, Work
 
 __all__ = ["Cut", "Move", "Moved", "Pointers", "SqlPointers", "TableName"]
@@ -94,7 +95,8 @@ class Pointers(ABC):
 
     @abstractmethod
     def swap(self, moves: Sequence[Move], statements: Mapping[str, int] | None = None) -> None:
-        """Move all pointers or, raising ``Moved``, none. ``statements`` are noted as committed in the same instant."""
+        """Move all pointers or, raising ``Moved``, none. ``statements`` are noted as committed in the same instant;
+        AlreadyExists, and nothing is moved, when one of them is known by then."""
 
     @abstractmethod
     def statement(self, key: str) -> int | None:
@@ -105,17 +107,29 @@ class SqlPointers(Pointers):
     def __init__(self, database: Database, catalog: str) -> None:
         self._database = database
         self._catalog = catalog
-        with database.transaction(write=True) as work:
+        try:
+            self._prepare()
+        except Exception as exc:
+            if not database.is_duplicate(exc):
+                raise
+            # PostgreSQL says so to all but the first of those who create the same table at once.
+            self._prepare()
+
+    def _prepare(self) -> None:
+        with self._database.transaction(write=True) as work:
             for table in _TABLES:
                 work.change(table)
-            if not work.query("SELECT 1 FROM sparkport_meta WHERE catalog_name = ?", [catalog]):
-                work.change("INSERT INTO sparkport_meta VALUES (?, ?)", [catalog, SCHEMA_VERSION])
+            if "iceberg_type" not in work.columns("iceberg_tables"):
+                # A catalog that Spark made by its older schema; Spark itself upgrades it in the same way.
+                work.change("ALTER TABLE iceberg_tables ADD COLUMN iceberg_type VARCHAR(5)")
+            if not work.query("SELECT 1 FROM sparkport_meta WHERE catalog_name = ?", [self._catalog]):
+                work.change("INSERT INTO sparkport_meta VALUES (?, ?)", [self._catalog, SCHEMA_VERSION])
 
     def cut(self) -> Cut:
         with self._database.transaction() as work:
             tables = work.query(
                 "SELECT table_namespace, table_name, metadata_location FROM iceberg_tables WHERE catalog_name = ? "
-                "AND (iceberg_type = 'TABLE' OR iceberg_type IS NULL)",
+                f"AND {_NO_VIEW}",
                 [self._catalog],
             )
             properties = work.query(
@@ -134,34 +148,37 @@ class SqlPointers(Pointers):
             return self._location(work, table)
 
     def create_schema(self, name: str, properties: Mapping[str, str]) -> None:
-        with self._database.transaction(write=True) as work:
+        with self._unique(f"schema '{name}' already exists") as work:
             if self._has_schema(work, name):
                 raise AlreadyExists(f"schema '{name}' already exists")
             for key, value in {_EXISTS: "true", **properties}.items():
                 work.change(
-                    "INSERT INTO iceberg_namespace_properties VALUES (?, ?, ?, ?)", [self._catalog, name, key, value]
+                    "INSERT INTO iceberg_namespace_properties (catalog_name, namespace, property_key, property_value) "
+                    "VALUES (?, ?, ?, ?)",
+                    [self._catalog, name, key, value],
                 )
 
     def drop_schema(self, name: str) -> None:
         with self._database.transaction(write=True) as work:
             if not self._has_schema(work, name):
                 raise SchemaNotFound(name)
+            if work.query(
+                "SELECT 1 FROM iceberg_tables WHERE catalog_name = ? AND table_namespace = ?", [self._catalog, name]
+            ):
+                raise FailedPrecondition(f"schema '{name}' is not empty")
             work.change(
                 "DELETE FROM iceberg_namespace_properties WHERE catalog_name = ? AND namespace = ?",
                 [self._catalog, name],
             )
 
     def create(self, table: TableName, location: str) -> None:
-        try:
-            with self._database.transaction(write=True) as work:
-                work.change(
-                    "INSERT INTO iceberg_tables VALUES (?, ?, ?, ?, NULL, 'TABLE')",
-                    [self._catalog, table[0], table[1], location],
-                )
-        except Exception as exc:
-            if self._database.is_duplicate(exc):
-                raise AlreadyExists(f"table '{table[0]}.{table[1]}' already exists") from exc
-            raise
+        with self._unique(f"table '{table[0]}.{table[1]}' already exists") as work:
+            work.change(
+                "INSERT INTO iceberg_tables "
+                "(catalog_name, table_namespace, table_name, metadata_location, iceberg_type) "
+                "VALUES (?, ?, ?, ?, 'TABLE')",
+                [self._catalog, *table, location],
+            )
 
     def drop(self, table: TableName) -> str:
         with self._database.transaction(write=True) as work:
@@ -172,9 +189,7 @@ class SqlPointers(Pointers):
             return location
 
     def rename(self, table: TableName, new: TableName) -> None:
-        with self._database.transaction(write=True) as work:
-            if self._location(work, new) is not None:
-                raise AlreadyExists(f"table '{new[0]}.{new[1]}' already exists")
+        with self._unique(f"table '{new[0]}.{new[1]}' already exists") as work:
             changed = work.change(
                 f"UPDATE iceberg_tables SET table_namespace = ?, table_name = ? WHERE {_NAMED}",
                 [*new, self._catalog, *table],
@@ -183,8 +198,9 @@ class SqlPointers(Pointers):
                 raise TableNotFound(*table)
 
     def swap(self, moves: Sequence[Move], statements: Mapping[str, int] | None = None) -> None:
-        with self._database.transaction(write=True) as work:
-            for move in moves:
+        with self._unique("a statement has been committed already") as work:
+            # In one order everywhere, so that two who move the same tables wait for each other but never for ever.
+            for move in sorted(moves, key=lambda move: move.table):
                 changed = work.change(
                     "UPDATE iceberg_tables SET metadata_location = ?, previous_metadata_location = ? "
                     f"WHERE {_NAMED} AND metadata_location = ?",
@@ -213,6 +229,16 @@ class SqlPointers(Pointers):
             )
             return count
 
+    @contextmanager
+    def _unique(self, message: str) -> Iterator[Work]:
+        try:
+            with self._database.transaction(write=True) as work:
+                yield work
+        except Exception as exc:
+            if self._database.is_duplicate(exc):
+                raise AlreadyExists(message) from exc
+            raise
+
     def _location(self, work: Work, table: TableName) -> str | None:
         rows = work.query(f"SELECT metadata_location FROM iceberg_tables WHERE {_NAMED}", [self._catalog, *table])
         return str(rows[0][0]) if rows else None
@@ -226,4 +252,5 @@ class SqlPointers(Pointers):
         return bool(found)
 
 
-_NAMED = "catalog_name = ? AND table_namespace = ? AND table_name = ?"
+_NO_VIEW = "(iceberg_type = 'TABLE' OR iceberg_type IS NULL)"
+_NAMED = f"catalog_name = ? AND table_namespace = ? AND table_name = ? AND {_NO_VIEW}"

@@ -151,9 +151,15 @@ class SparkServer:
                     session.client.close()
 
     def _open_session(self) -> Any:
+        from pyspark.sql.connect.client.retries import DefaultPolicy
         from pyspark.sql.connect.session import SparkSession
 
-        return SparkSession.builder.remote(self._url).create()
+        session = SparkSession.builder.remote(self._url).create()
+        # By default a server that is gone is called for ten minutes. A child comes back at another address, so it is
+        # not called again at all; a server elsewhere may just be out of reach for a moment.
+        elsewhere = [DefaultPolicy(max_retries=6, max_backoff=2_000)]
+        session.client.set_retry_policies([] if self._external is None else elsewhere)
+        return session
 
     # The supervisor
 
@@ -211,6 +217,8 @@ class SparkServer:
             code = process.wait()
         finally:
             self._end_process()
+            if process.stdout is not None:
+                process.stdout.close()
         if not self._stopping.is_set():
             if self._state is not SparkState.READY:
                 self._failure = f": {last[-1] if last else 'no output'}"

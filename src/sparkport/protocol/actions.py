@@ -144,7 +144,7 @@ def actions_page() -> str:
     """The reference page, docs/actions.md."""
     marks = {True: "yes", False: ""}
     rows = [
-        f"| `{spec.name}` | {spec.description} | {marks[spec.msgpack]} | {marks[spec.json]} | {spec.body} | {spec.result} |"
+        (f"`{spec.name}`", spec.description, marks[spec.msgpack], marks[spec.json], spec.body, spec.result)
         for spec in ACTIONS
     ]
-    return _PAGE + "\n".join(rows) + "\n"
+    return _PAGE + "".join(f"| {' | '.join(cells)} |\n" for cells in rows)

@@ -87,7 +87,7 @@ def _vector(data: Any, table: int, index: int, *, width: int) -> tuple[int, ...]
 
 
 def is_big_endian(header: Any) -> bool:
-    """Whether the batches of a schema message have the bytes of their numbers in the order that this machine has not."""
+    """Whether a schema message announces numbers with their bytes in the other order."""
     field = _field(header, _follow(header, _U32(header)[0], 2), 0)
     return bool(field and _U16(header, field)[0])
 

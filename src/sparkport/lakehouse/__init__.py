@@ -1,0 +1,1 @@
+"""The lakehouse engine: tables in Apache Iceberg, rows written by Spark, read straight from the files."""

@@ -1,0 +1,163 @@
+"""The lakehouse as a catalog: durable tables on Iceberg, listed from the catalog's database and metadata files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterable, Mapping
+
+from sparkport.catalog.constraints import require_checks
+from sparkport.catalog.context import CallContext
+from sparkport.catalog.ddl import MutableCatalog, MutableSchema, OnConflict, TableDefinition, check_new_names
+from sparkport.catalog.model import CatalogVersion, Schema, find_by_name
+from sparkport.catalog.table import Table
+from sparkport.errors import AlreadyExists, SchemaNotFound, TableNotFound
+from sparkport.lakehouse.columns import CHECKS, new_columns
+from sparkport.lakehouse.edits import new_table
+from sparkport.lakehouse.engine import LakeEngine
+from sparkport.lakehouse.metadata_files import write_metadata
+from sparkport.lakehouse.pointers import TableName
+from sparkport.lakehouse.table import LakeTable
+
+__all__ = ["LakehouseCatalog", "LakehouseSchema"]
+
+_TABLE_PROPERTIES = {
+    "write.delete.mode": "merge-on-read",
+    "write.update.mode": "merge-on-read",
+    "write.merge.mode": "merge-on-read",
+    "write.distribution-mode": "none",
+    "write.merge.distribution-mode": "none",
+    "write.wap.enabled": "true",
+    "write.parquet.compression-codec": "zstd",
+}
+
+
+class _Name:
+    """A name to look up by."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class LakehouseSchema(MutableSchema):
+    def __init__(self, name: str, properties: Mapping[str, str], catalog: LakehouseCatalog) -> None:
+        self.name = name
+        self.comment = properties.get("comment")
+        self.tags = {
+            key.removeprefix("tag."): value for key, value in sorted(properties.items()) if key.startswith("tag.")
+        }
+        self.is_default = name == catalog.default_schema
+        self._catalog = catalog
+        self._engine = catalog.engine
+
+    def tables(self, ctx: CallContext) -> Iterable[Table]:
+        cut, pins = self._engine.cut(ctx)
+        for table, location in {**cut.tables, **pins}.items():
+            if table[0] == self.name:
+                yield LakeTable(self._engine.version(table, location), self._engine)
+
+    def table(self, ctx: CallContext, name: str) -> Table | None:
+        version = self._engine.version_for(ctx, (self.name, name))
+        if version is None:
+            cut, _ = self._engine.cut(ctx)
+            found = find_by_name((_Name(table) for schema, table in cut.tables if schema == self.name), name)
+            version = None if found is None else self._engine.version_for(ctx, (self.name, found.name))
+        return None if version is None else LakeTable(version, self._engine)
+
+    def create_table(
+        self, ctx: CallContext, definition: TableDefinition, on_conflict: OnConflict = OnConflict.ERROR
+    ) -> Table:
+        existing = self.table(CallContext(), definition.name)
+        if existing is not None:
+            if on_conflict is OnConflict.IGNORE:
+                return existing
+            if on_conflict is OnConflict.ERROR:
+                raise AlreadyExists(f"table '{self.name}.{definition.name}' already exists")
+        check_new_names(definition.columns)
+        require_checks(definition.checks, definition.columns)
+        columns = new_columns(definition.columns)
+        properties = {**_TABLE_PROPERTIES, **{key: value for key, value in columns.properties().items() if value}}
+        if definition.checks:
+            properties[CHECKS] = json.dumps(list(definition.checks))
+        if definition.comment:
+            properties["comment"] = definition.comment
+        name: TableName = (self.name, definition.name)
+        folder = f"{self._catalog.warehouse}/{self.name}/{definition.name}-{uuid.uuid4().hex[:8]}"
+        metadata = new_table(folder, columns.fields, last_column_id=columns.last_id, properties=properties)
+        location = write_metadata(self._engine.files, metadata, None)
+        try:
+            if existing is not None:
+                self._engine.pointers.drop((self.name, existing.name))
+            self._engine.pointers.create(name, location)
+        except BaseException:
+            self._engine.files.delete(location)
+            raise
+        return LakeTable(self._engine.version(name, location), self._engine)
+
+    def drop_table(self, ctx: CallContext, name: str) -> None:
+        found = self.table(CallContext(), name)
+        if found is None:
+            raise TableNotFound(self.name, name)
+        self._engine.pointers.drop((self.name, found.name))
+
+    def rename_table(self, ctx: CallContext, name: str, new_name: str) -> Table:
+        found = self.table(CallContext(), name)
+        if found is None:
+            raise TableNotFound(self.name, name)
+        taken = self.table(CallContext(), new_name)
+        if taken is not None and taken.name != found.name:
+            raise AlreadyExists(f"table '{self.name}.{taken.name}' already exists")
+        self._engine.pointers.rename((self.name, found.name), (self.name, new_name))
+        renamed = self.table(CallContext(), new_name)
+        if renamed is None:
+            raise TableNotFound(self.name, new_name)
+        return renamed
+
+
+class LakehouseCatalog(MutableCatalog):
+    def __init__(self, engine: LakeEngine, *, warehouse: str, default_schema: str = "main") -> None:
+        self.name = engine.catalog_name
+        self.engine = engine
+        self.warehouse = warehouse
+        self.default_schema = default_schema
+        self.transactions = engine.transactions
+        if default_schema not in engine.pointers.cut().schemas:
+            engine.pointers.create_schema(default_schema, {})
+
+    def schemas(self, ctx: CallContext) -> Iterable[Schema]:
+        cut, _ = self.engine.cut(ctx)
+        return [LakehouseSchema(name, properties, self) for name, properties in cut.schemas.items() if "." not in name]
+
+    def version(self, ctx: CallContext) -> CatalogVersion:
+        """A hash of all that the listing shows: commits of rows leave it as it is."""
+        cut = self.engine.pointers.cut()
+        digest = hashlib.sha256(repr([(name, sorted(found.items())) for name, found in cut.schemas.items()]).encode())
+        for table, location in cut.tables.items():
+            digest.update(repr((table, self.engine.version(table, location).fingerprint)).encode())
+        return CatalogVersion(int.from_bytes(digest.digest()[:7], "big"))
+
+    def committed_statement(self, statement: str) -> int | None:
+        return self.engine.pointers.statement(statement)
+
+    def create_schema(
+        self, ctx: CallContext, name: str, *, comment: str | None = None, tags: Mapping[str, str] | None = None
+    ) -> Schema:
+        properties = {f"tag.{key}": value for key, value in (tags or {}).items()}
+        if comment:
+            properties["comment"] = comment
+        if find_by_name((_Name(found) for found in self.engine.pointers.cut().schemas), name) is not None:
+            raise AlreadyExists(f"schema '{name}' already exists")
+        self.engine.pointers.create_schema(name, properties)
+        return LakehouseSchema(name, properties, self)
+
+    def drop_schema(self, ctx: CallContext, name: str) -> None:
+        cut = self.engine.pointers.cut()
+        found = find_by_name((_Name(schema) for schema in cut.schemas), name)
+        if found is None:
+            raise SchemaNotFound(name)
+        for table in cut.tables:
+            if table[0] == found.name:
+                self.engine.pointers.drop(table)
+        if found.name in self.engine.pointers.cut().schemas:
+            self.engine.pointers.drop_schema(found.name)

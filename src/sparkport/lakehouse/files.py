@@ -1,0 +1,204 @@
+"""One way to every file of the lakehouse, on the local disk or in an object store, whatever its address looks like.
+
+Iceberg writes addresses as plain paths, ``file:/x``, ``file:///x`` or ``s3://bucket/x``; local ones go the short way
+through the operating system, all others through fsspec.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import os
+import shutil
+import threading
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import fsspec
+
+from sparkport.errors import AlreadyExists, NotFound, PermissionDenied, Unavailable
+
+__all__ = ["FileInfo", "FileSystem", "local_path", "protocol_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """A file found by listing; ``modified`` is in seconds since the epoch, None where the store does not tell."""
+
+    path: str
+    size: int
+    modified: float | None
+
+
+def protocol_of(path: str) -> str:
+    """``s3`` for ``s3://bucket/x``; ``file`` for local files. A one-letter scheme is a drive, not a protocol."""
+    scheme, found, _ = path.partition(":")
+    if not found or len(scheme) < 2 or not scheme.replace("+", "").replace("-", "").isalnum():
+        return "file"
+    return scheme.lower()
+
+
+def local_path(path: str) -> Path | None:
+    """The plain path of a local file, None for a file elsewhere. Only true URIs are percent-decoded."""
+    if protocol_of(path) != "file":
+        return None
+    if not path.startswith("file:"):
+        return Path(path)
+    rest = path[len("file:") :]
+    if rest.startswith("//"):
+        rest = "/" + rest[2:].partition("/")[2]
+    return _existing(rest)
+
+
+def _existing(rest: str) -> Path:
+    """Hadoop writes ``file:`` addresses without percent-encoding, other tools with: what is there decides."""
+    plain = Path(rest)
+    if "%" in rest and not plain.exists() and (decoded := Path(unquote(rest))).exists():
+        return decoded
+    return plain
+
+
+class FileSystem:
+    """Reads and writes whole files. Safe to use from several threads.
+
+    ``options`` holds fsspec's own options by protocol, e.g. ``{"s3": {"key": …, "endpoint_url": …}}``.
+    """
+
+    def __init__(self, options: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        self._options = {name: dict(values) for name, values in (options or {}).items()}
+        self._lock = threading.Lock()
+        self._remote: dict[str, Any] = {}
+
+    def read_bytes(self, path: str) -> bytes:
+        with _translated(path):
+            if (local := local_path(path)) is not None:
+                return local.read_bytes()
+            return bytes(self._filesystem(path).cat_file(path))
+
+    def read_range(self, path: str, offset: int, *, length: int) -> bytes:
+        with _translated(path):
+            if (local := local_path(path)) is not None:
+                with local.open("rb") as file:
+                    file.seek(offset)
+                    return file.read(length)
+            return bytes(self._filesystem(path).cat_file(path, start=offset, end=offset + length))
+
+    def open(self, path: str) -> Any:
+        """A seekable binary file for reading; the caller closes it."""
+        with _translated(path):
+            if (local := local_path(path)) is not None:
+                return local.open("rb")
+            return self._filesystem(path).open(path, "rb")
+
+    def write_new(self, path: str, data: bytes) -> None:
+        """Write a file that must not be there yet; nobody sees half of it. Raises AlreadyExists."""
+        with _translated(path):
+            if (local := local_path(path)) is not None:
+                _write_local(local, data)
+                return
+            remote = self._filesystem(path)
+            if remote.exists(path):
+                raise FileExistsError(path)
+            remote.pipe_file(path, data)
+
+    def exists(self, path: str) -> bool:
+        with _translated(path):
+            if (local := local_path(path)) is not None:
+                return local.exists()
+            return bool(self._filesystem(path).exists(path))
+
+    def delete(self, path: str) -> None:
+        """Remove a file; one that is gone already is no error."""
+        with _translated(path), contextlib.suppress(FileNotFoundError):
+            if (local := local_path(path)) is not None:
+                local.unlink()
+            else:
+                self._filesystem(path).rm_file(path)
+
+    def delete_tree(self, path: str) -> None:
+        """Remove a folder and all that is in it; one that is gone already is no error."""
+        with _translated(path), contextlib.suppress(FileNotFoundError):
+            if (local := local_path(path)) is not None:
+                shutil.rmtree(local)
+            else:
+                self._filesystem(path).rm(path, recursive=True)
+
+    def list(self, prefix: str) -> list[FileInfo]:
+        """Every file below a folder, sorted by path; none where there is no such folder."""
+        with _translated(prefix):
+            if (local := local_path(prefix)) is not None:
+                return sorted(_walk(local), key=lambda info: info.path)
+            remote = self._filesystem(prefix)
+            found = remote.find(prefix, detail=True)
+            root, base = str(remote._strip_protocol(prefix)).rstrip("/"), prefix.rstrip("/")
+            return [_info(base + name.removeprefix(root), found[name]) for name in sorted(found)]
+
+    def duckdb_path(self, path: str) -> str:
+        """The address to give to DuckDB, with nothing left in it that DuckDB would take for a pattern."""
+        local = local_path(path)
+        text = path if local is None else str(local)
+        return "".join(f"[{char}]" if char in "*?[" else char for char in text)
+
+    def register(self, connection: Any, path: str) -> None:
+        """Let a DuckDB connection read the store that ``path`` is in."""
+        protocol = protocol_of(path)
+        if protocol != "file" and not connection.filesystem_is_registered(protocol):
+            connection.register_filesystem(self._filesystem(path))
+
+    def _filesystem(self, path: str) -> Any:
+        protocol = protocol_of(path)
+        with self._lock:
+            if protocol not in self._remote:
+                try:
+                    self._remote[protocol] = fsspec.filesystem(protocol, **self._options.get(protocol, {}))
+                except (ImportError, ValueError) as exc:
+                    raise Unavailable(f"no access to {protocol}:// files here: {exc}") from exc
+            return self._remote[protocol]
+
+
+def _write_local(path: Path, data: bytes) -> None:
+    """Written aside, made durable, then linked to its name: a link, unlike a rename, fails where something is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with aside.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _walk(folder: Path) -> Iterator[FileInfo]:
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = Path(parent, name)
+            with contextlib.suppress(FileNotFoundError):  # gone since it was listed
+                stat = path.stat()
+                yield FileInfo(str(path), stat.st_size, stat.st_mtime)
+
+
+def _info(path: str, details: Mapping[str, Any]) -> FileInfo:
+    modified = next((details[key] for key in ("LastModified", "mtime", "modified", "created") if key in details), None)
+    if isinstance(modified, dt.datetime):
+        modified = modified.timestamp()
+    return FileInfo(path, int(details.get("size") or 0), modified)
+
+
+@contextlib.contextmanager
+def _translated(path: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as exc:
+        raise NotFound(f"file '{path}' not found") from exc
+    except FileExistsError as exc:
+        raise AlreadyExists(f"file '{path}' exists already") from exc
+    except PermissionError as exc:
+        raise PermissionDenied(f"no access to file '{path}'") from exc
+    except OSError as exc:
+        raise Unavailable(f"file '{path}': {exc.strerror or exc}") from exc

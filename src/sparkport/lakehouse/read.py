@@ -1,0 +1,283 @@
+"""Rows of a snapshot, read by DuckDB straight from the files, with their row ids and without what was deleted.
+
+One query reads all files, mostly. Deleted rows are taken out of the stream afterwards, by their positions: a join in
+the query would lose the order of the rows, and it is the order that makes the taking out cheap.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from sparkport.catalog.expressions import Expression
+from sparkport.errors import Cancelled, InvalidArgument, SparkportError, Unsupported
+from sparkport.lakehouse import prune
+from sparkport.lakehouse.deletes import deleted_positions
+from sparkport.lakehouse.duck import DuckDB, is_broken, translate
+from sparkport.lakehouse.files import FileSystem
+from sparkport.lakehouse.manifests import DataFile
+from sparkport.lakehouse.metadata import IcebergSchema, TableMetadata
+from sparkport.lakehouse.plan import SnapshotPlan, live_rows
+from sparkport.lakehouse.query import (
+    KEY_SHIFT,
+    ROW_ID,
+    SEQUENCE,
+    WANTED,
+    Group,
+    Request,
+    empty_sql,
+    group_files,
+    group_sql,
+)
+
+__all__ = ["BATCH_ROWS", "ROW_ID", "Reader", "RowStream", "SEQUENCE"]
+
+BATCH_ROWS = 65_536
+_BATCH_BYTES = 16 << 20
+_VECTOR = 2048  # DuckDB's own portion; smaller batches are not made
+_INTERRUPT_SECONDS = 0.05
+_INFLATION = 4  # rows in memory against rows in a file, by experience
+
+
+class Reader:
+    """Scans of snapshots. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        *,
+        memory_limit: str = "2GB",
+        threads: int | None = None,
+        temp_directory: str | None = None,
+    ) -> None:
+        self._fs = fs
+        self._duckdb = DuckDB(memory_limit=memory_limit, threads=threads, temp_directory=temp_directory)
+
+    def close(self) -> None:
+        self._duckdb.close()
+
+    def scan(
+        self,
+        metadata: TableMetadata,
+        plan: SnapshotPlan,
+        *,
+        schema: IcebergSchema | None = None,
+        columns: Sequence[str] | None = None,
+        filter: Expression | None = None,  # noqa: A002 - the word of scan requests
+        row_ids: NDArray[np.int64] | None = None,
+        without: NDArray[np.int64] | None = None,
+        row_id: bool = False,
+        sequence: bool = False,
+    ) -> RowStream:
+        """The rows of a plan's files, in the order in which they were written.
+
+        ``schema`` is the one to read with, unless told the one that belongs to the snapshot; ``columns`` are names
+        in it. ``row_id`` and ``sequence`` add the columns ``rowid`` and ``_last_updated_sequence_number`` at the end.
+        ``filter`` may be applied or not, or in part; ``row_ids`` (read only these) and ``without`` (leave these out)
+        always are. Raises Unsupported where only Spark reads a file right.
+        """
+        chosen = metadata.schema_of(plan.snapshot_id) if schema is None else schema
+        request = Request(
+            metadata=metadata,
+            schema_fields=tuple(chosen["fields"]),
+            fields=_fields(chosen, columns),
+            filter=filter,
+            row_id=row_id,
+            sequence=sequence,
+            row_ids=None if row_ids is None else np.unique(row_ids),
+            without=None if without is None or not len(without) else np.unique(without),
+        )
+        files = prune.by_filter(plan.files, metadata, schema=chosen, filter=filter)
+        if request.row_ids is not None:
+            files = prune.by_row_ids(files, request.row_ids)
+        for file in files:
+            if file.equality_deletes or file.format != "parquet":
+                raise Unsupported(f"only Spark can read '{file.path}': it is no Parquet, or has equality deletes")
+        return RowStream(self._fs, self._duckdb, request=request, files=files)
+
+
+def _fields(schema: IcebergSchema, columns: Sequence[str] | None) -> tuple[Any, ...]:
+    if columns is None:
+        return tuple(schema["fields"])
+    by_name = {field["name"]: field for field in schema["fields"]}
+    if missing := [name for name in columns if name not in by_name]:
+        raise InvalidArgument(f"column '{missing[0]}' not found")
+    return tuple(by_name[name] for name in columns)
+
+
+class RowStream:
+    """Arrow batches on their way out: iterate once, close always. ``close`` may be called from another thread."""
+
+    def __init__(self, fs: FileSystem, database: DuckDB, *, request: Request, files: list[DataFile]) -> None:
+        self._fs = fs
+        self._duckdb = database
+        self._request = request
+        self._files = files
+        self._groups = group_files(fs, request, files)
+        self._schema: pa.Schema | None = None
+        self._state = threading.Lock()
+        self._reading = threading.Lock()
+        self._cursor: duckdb.DuckDBPyConnection | None = None
+        self._closed = False
+        self._batch_rows = _batch_rows(files)
+
+    @property
+    def files(self) -> list[DataFile]:
+        """The files that are left to be read after pruning."""
+        return list(self._files)
+
+    @property
+    def total_rows(self) -> int:
+        """How many rows come at most."""
+        return sum(map(live_rows, self._files))
+
+    @property
+    def schema(self) -> pa.Schema:
+        if self._schema is None:
+            with self._duckdb.cursor() as cursor:
+                found = self._translated(lambda: cursor.sql(empty_sql(self._request)).to_arrow_table().schema)
+            names = self._request.names
+            kept = [found.field(number).with_name(name) for number, name in enumerate(names)]
+            self._schema = pa.schema(kept)
+        return self._schema
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        try:
+            for group in self._groups:
+                if group.files:
+                    yield from self._read(group)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Stop, whatever the stream is doing. A reader in the middle of a batch gets Cancelled."""
+        with self._state:
+            self._closed = True
+        self._interrupt()
+        # A read under way must not lose its cursor. Interrupt until it has come back: one that was about to start
+        # when it was interrupted did not notice.
+        while not self._reading.acquire(timeout=_INTERRUPT_SECONDS):
+            self._interrupt()
+        try:
+            cursor, self._cursor = self._cursor, None
+        finally:
+            self._reading.release()
+        if cursor is not None:
+            cursor.close()
+
+    def _interrupt(self) -> None:
+        with self._state:
+            if self._cursor is not None:
+                self._cursor.interrupt()
+
+    def _read(self, group: Group) -> Iterator[pa.RecordBatch]:
+        schema, drop = self.schema, _Deleted(self._fs, self._request, group)
+        try:
+            reader = self._start(group, filtered=True)
+        except SparkportError as exc:
+            if self._request.filter is None or not isinstance(exc.__cause__, duckdb.Error) or is_broken(exc.__cause__):
+                raise
+            reader = self._start(group, filtered=False)
+        while True:
+            with self._reading:
+                if self._closed:
+                    raise Cancelled("the scan was cancelled")
+                batch = self._translated(lambda: next(reader, None))
+            if batch is None:
+                return
+            batch = drop.apply(batch)
+            if batch.num_rows:
+                yield _renamed(batch, schema)
+
+    def _start(self, group: Group, *, filtered: bool) -> Any:
+        text = group_sql(self._fs, self._request, group, filtered=filtered)
+        with self._reading:
+            with self._state:
+                if self._closed:
+                    raise Cancelled("the scan was cancelled")
+                previous, self._cursor = self._cursor, self._duckdb.cursor()
+                cursor = self._cursor
+            if previous is not None:
+                previous.close()
+            for file in group.files:
+                self._fs.register(cursor, file.path)
+            if self._request.row_ids is not None:
+                cursor.register(WANTED, pa.table({"id": self._request.row_ids}))
+            return self._translated(lambda: cursor.sql(text).to_arrow_reader(self._batch_rows))
+
+    def _translated(self, work: Any) -> Any:
+        try:
+            return work()
+        except Exception as exc:  # stores raise what they like, and it comes through DuckDB as it is
+            if is_broken(exc):
+                self._duckdb.replace()
+            raise translate(exc) from exc
+
+
+def _batch_rows(files: Sequence[DataFile]) -> int:
+    """As many rows as make a moderate batch, by the size of the rows in the files."""
+    rows, size = sum(file.record_count for file in files), sum(file.size for file in files)
+    fitting = _BATCH_BYTES * rows // max(size * _INFLATION, 1)
+    return max(_VECTOR, min(BATCH_ROWS, fitting // _VECTOR * _VECTOR))
+
+
+def _renamed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    if not len(schema):
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * batch.num_rows, type=pa.struct([])))
+    return pa.RecordBatch.from_arrays(batch.columns[: len(schema)], schema=schema)
+
+
+class _Deleted:
+    """Takes the deleted rows, and those that are to be left out, out of the batches of one group."""
+
+    def __init__(self, fs: FileSystem, request: Request, group: Group) -> None:
+        self._fs = fs
+        self._files = group.files
+        self._without = request.without
+        self._numbers = [number for number, file in enumerate(group.files) if file.deletes]
+        self._key = len(request.names) if group.has_deletes else None
+
+    def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        keep = None
+        if self._key is not None and batch.num_rows:
+            keep = self._not_deleted(batch.column(self._key).to_numpy(zero_copy_only=False))
+        if self._without is not None:
+            ids = pc.fill_null(batch.column(batch.num_columns - 1), -1).to_numpy(zero_copy_only=False)
+            places = np.minimum(np.searchsorted(self._without, ids), len(self._without) - 1)
+            left = self._without[places] != ids
+            keep = left if keep is None else keep & left
+        if keep is None or keep.all():
+            return batch
+        return batch.filter(pa.array(keep))
+
+    def _not_deleted(self, keys: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+        """True for the rows to keep, None for all. ``keys`` ascend as long as DuckDB keeps its promise about order."""
+        if bool(np.any(keys[1:] < keys[:-1])):
+            order = np.argsort(keys)
+            found = self._not_deleted(keys[order])
+            if found is None:
+                return None
+            keep = np.empty(len(keys), dtype=np.bool_)
+            keep[order] = found
+            return keep
+        first, last = int(keys[0]) >> KEY_SHIFT, int(keys[-1]) >> KEY_SHIFT
+        kept: NDArray[np.bool_] | None = None
+        for number in self._numbers[bisect_left(self._numbers, first) : bisect_right(self._numbers, last)]:
+            start, end = np.searchsorted(keys, [number << KEY_SHIFT, (number + 1) << KEY_SHIFT])
+            rows = keys[start:end] - (number << KEY_SHIFT)
+            if not len(rows):
+                continue
+            gone = deleted_positions(self._fs, self._files[number])
+            gone = gone[np.searchsorted(gone, rows[0]) : np.searchsorted(gone, rows[-1], "right")]
+            if len(gone):
+                kept = np.ones(len(keys), dtype=np.bool_) if kept is None else kept
+                kept[start:end] = ~np.isin(rows, gone, assume_unique=True)
+        return kept

@@ -1,0 +1,210 @@
+"""HTTP to an Iceberg REST catalog: who we are, where things are, and what an answer means.
+
+A request that may have changed something and got no answer is told apart from one that failed: its outcome has to be
+looked up before anybody tries again.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import socket
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sparkport.errors import FailedPrecondition, InternalError, PermissionDenied, Unavailable, Unsupported
+
+__all__ = ["Answer", "Refused", "RestClient", "Unanswered"]
+
+logger = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+Answer = dict[str, Any]
+
+_EARLY = 60.0
+"""Seconds before its end at which a token is replaced."""
+
+
+class Refused(Exception):
+    """The catalog said no, for a reason that depends on what was asked. Never leaves the engine."""
+
+    def __init__(self, status: int, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+        self.message = message
+
+
+class Unanswered(Exception):
+    """A change was asked for, and nobody knows whether it was made. Never leaves the engine."""
+
+
+class RestClient:
+    """Called from several threads at once.
+
+    ``properties`` are those of Iceberg's REST catalogs: ``token``, or ``credential`` (``id:secret``) with ``scope`` and
+    ``oauth2-server-uri``; ``prefix``; ``warehouse``; ``header.<name>``.
+    """
+
+    def __init__(self, uri: str, properties: Mapping[str, str], *, timeout: float = 30.0) -> None:
+        self._uri = uri.rstrip("/")
+        self._properties = dict(properties)
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._configured = False
+        self._endpoints: frozenset[str] | None = None
+        self._token = properties.get("token")
+        self._token_until = float("inf")
+
+    def get(self, *path: str, query: Mapping[str, str] | None = None) -> Answer:
+        return self._call("GET", path, query=query)
+
+    def post(self, *path: str, body: Json) -> Answer:
+        return self._call("POST", path, body=body)
+
+    def delete(self, *path: str, query: Mapping[str, str] | None = None) -> Answer:
+        return self._call("DELETE", path, query=query)
+
+    def offers(self, endpoint: str) -> bool:
+        """Whether the catalog has an endpoint, as ``POST /v1/{prefix}/…``; one that does not tell is believed to."""
+        self._configure()
+        return self._endpoints is None or endpoint in self._endpoints
+
+    def _call(
+        self, method: str, path: Sequence[str], *, query: Mapping[str, str] | None = None, body: Json | None = None
+    ) -> Answer:
+        self._configure()
+        prefix = self._properties.get("prefix")
+        # A prefix may have several parts; names may hold anything, slashes too.
+        parts = ["v1", *([prefix.strip("/")] if prefix else []), *[urllib.parse.quote(part, safe="") for part in path]]
+        address = f"{self._uri}/{'/'.join(parts)}"
+        if query:
+            address += f"?{urllib.parse.urlencode(query)}"
+        data = None if body is None else json.dumps(body).encode()
+        try:
+            return self._send(method, address, data, "application/json")
+        except Refused as exc:
+            if exc.status not in (401, 419) or not self._properties.get("credential"):
+                raise self._translated(exc) from exc
+        self._renew(force=True)
+        try:
+            return self._send(method, address, data, "application/json")
+        except Refused as exc:
+            raise self._translated(exc) from exc
+
+    @staticmethod
+    def _translated(refused: Refused) -> Exception:
+        """What means the same whatever was asked."""
+        match refused.status:
+            case 401 | 419:
+                return FailedPrecondition("the catalog does not accept this server's token or credential")
+            case 403:
+                return PermissionDenied(f"the catalog does not allow it: {refused.message}")
+            case 405 | 406 | 501:
+                return Unsupported(f"the catalog cannot do this: {refused.message}")
+            case 429 | 503:
+                return Unavailable("the catalog is busy; try again")
+        return refused
+
+    def _send(self, method: str, address: str, data: bytes | None, kind: str) -> Answer:
+        request = urllib.request.Request(address, data=data, method=method)
+        request.add_header("Accept", "application/json")
+        if data is not None:
+            request.add_header("Content-Type", kind)
+        for key, value in self._properties.items():
+            if key.startswith("header."):
+                request.add_unredirected_header(key.removeprefix("header."), value)
+        token = self._renew()
+        if token is not None:
+            # Not sent along when the catalog redirects to somebody else.
+            request.add_unredirected_header("Authorization", f"Bearer {token}")
+        try:
+            with urllib.request.urlopen(request, timeout=self._timeout) as response:
+                text = response.read()
+            return dict(json.loads(text)) if text.strip() else {}
+        except urllib.error.HTTPError as exc:
+            with exc:
+                refused = _refused(exc)
+            if refused.status >= 500 and refused.status not in (501, 503):
+                raise _lost(method, f"status {refused.status}: {refused.message}") from exc
+            raise refused from exc
+        except urllib.error.URLError as exc:
+            reason = exc.reason
+            if isinstance(reason, (ConnectionRefusedError, socket.gaierror, str)):
+                raise Unavailable(f"the catalog cannot be reached: {reason}") from exc
+            raise _lost(method, str(reason)) from exc
+        except (OSError, http.client.HTTPException, ValueError) as exc:
+            raise _lost(method, str(exc) or type(exc).__name__) from exc
+
+    # Who we are, and what the catalog wants us to know
+
+    def _configure(self) -> None:
+        with self._lock:
+            if self._configured:
+                return
+            warehouse = self._properties.get("warehouse")
+            query = f"?{urllib.parse.urlencode({'warehouse': warehouse})}" if warehouse else ""
+            try:
+                told = self._send("GET", f"{self._uri}/v1/config{query}", None, "application/json")
+            except Refused as exc:
+                raise self._final(exc) from exc
+            self._properties = {**told.get("defaults", {}), **self._properties, **told.get("overrides", {})}
+            endpoints = told.get("endpoints")
+            self._endpoints = frozenset(endpoints) if endpoints else None
+            self._configured = True
+
+    def _final(self, refused: Refused) -> Exception:
+        found = self._translated(refused)
+        if isinstance(found, Refused):
+            return FailedPrecondition(f"this is not a usable Iceberg REST catalog: {refused.message}")
+        return found
+
+    def _renew(self, *, force: bool = False) -> str | None:
+        """The token to use now; a credential is turned into one, and again before it ends."""
+        credential = self._properties.get("credential")
+        if credential is None or (self._token is not None and not force and time.monotonic() < self._token_until):
+            return self._token
+        name, _, secret = credential.rpartition(":")
+        form = {"grant_type": "client_credentials", "client_secret": secret}
+        form["scope"] = self._properties.get("scope", "catalog")
+        if name:
+            form["client_id"] = name
+        address = self._properties.get("oauth2-server-uri") or f"{self._uri}/v1/oauth/tokens"
+        request = urllib.request.Request(address, data=urllib.parse.urlencode(form).encode(), method="POST")
+        request.add_header("Content-Type", "application/x-www-form-urlencoded")
+        try:
+            with urllib.request.urlopen(request, timeout=self._timeout) as response:
+                answer = json.loads(response.read())
+            token: str = answer["access_token"]
+            self._token_until = time.monotonic() + float(answer.get("expires_in") or 3600) - _EARLY
+        except urllib.error.HTTPError as exc:
+            with exc:
+                raise FailedPrecondition(f"the catalog gives no token for this credential ({exc.code})") from exc
+        except (OSError, http.client.HTTPException) as exc:
+            raise Unavailable("the catalog's token service cannot be reached") from exc
+        except (ValueError, KeyError, TypeError) as exc:
+            raise InternalError("the catalog's token service answers with something else than a token") from exc
+        self._token = token
+        return token
+
+
+def _refused(exc: urllib.error.HTTPError) -> Refused:
+    try:
+        told = json.loads(exc.read()).get("error", {})
+        message, kind = str(told.get("message") or exc.reason), str(told.get("type") or "")
+    except (ValueError, AttributeError, OSError, http.client.HTTPException):
+        message, kind = str(exc.reason), ""
+    return Refused(exc.code, kind, message.splitlines()[0][:300] if message else "no reason given")
+
+
+def _lost(method: str, reason: str) -> Exception:
+    if method == "GET":
+        return Unavailable(f"the catalog does not answer: {reason}")
+    logger.warning("the outcome of a change to the catalog is not known: %s", reason)
+    return Unanswered(reason)

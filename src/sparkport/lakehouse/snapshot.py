@@ -1,0 +1,321 @@
+"""A table as one metadata file describes it: columns, rows, statistics, history. It never changes, so it is shared.
+
+History is told in the numbers of ``AT (VERSION => n)``: 0 is the table as it was made, and every commit that moved
+``main`` or changed the schema counts one, whoever made it. The number is kept in a property of the metadata, next to
+what it was counted for, so that it goes on where old metadata has been dropped and where others have committed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from sparkport.catalog.context import CallContext
+from sparkport.catalog.expressions import Expression, conjunction, conjuncts, referenced_columns
+from sparkport.catalog.scan import AsOf, AsOfUnit, Scan, ScanRequest
+from sparkport.catalog.table import ROW_ID, ColumnStatistics
+from sparkport.errors import InvalidArgument, NotFound, Unsupported, VersionNotFound
+from sparkport.lakehouse.columns import CHECKS, Columns, Json, read_columns
+from sparkport.lakehouse.files import FileSystem
+from sparkport.lakehouse.metadata import TableMetadata, load
+from sparkport.lakehouse.numbers import number_of
+from sparkport.lakehouse.plan import DataFile, SnapshotPlan, plan, split
+from sparkport.lakehouse.pointers import TableName
+from sparkport.lakehouse.read import SEQUENCE, Reader, RowStream
+from sparkport.lakehouse.statistics import bounds_predicate, column_statistics
+from sparkport.lakehouse.storage import from_stored
+from sparkport.lakehouse.types import pushable
+
+__all__ = ["TableVersion", "VersionLoader"]
+
+_PART_BYTES = 256 << 20
+_MOST_PARTS = 16
+
+
+class VersionLoader:
+    """Makes versions; what they need for reading is here."""
+
+    def __init__(self, files: FileSystem, reader: Reader, spill: Callable[[TableVersion, ScanRequest], Scan]) -> None:
+        self.files = files
+        self.reader = reader
+        self.spill = spill
+
+    def load(self, name: TableName, location: str) -> TableVersion:
+        return TableVersion(name, load(self.files, location), self)
+
+
+@dataclass(frozen=True)
+class TableVersion:
+    """``snapshot`` and ``schema_id`` say which of the states in the metadata is meant: the current one if None."""
+
+    name: TableName
+    metadata: TableMetadata
+    loader: VersionLoader
+    snapshot: tuple[int | None] | None = None
+    schema_id: int | None = None
+
+    # What there is to know about it
+
+    @property
+    def location(self) -> str:
+        """Where the metadata is."""
+        return self.metadata.metadata_location
+
+    @property
+    def metadata_folder(self) -> str:
+        return self.location.rpartition("/")[0] + "/"
+
+    @property
+    def json(self) -> Json:
+        return dict(self.metadata.json)
+
+    @property
+    def uuid(self) -> str:
+        return self.metadata.uuid
+
+    @property
+    def format_version(self) -> int:
+        return self.metadata.format_version
+
+    @property
+    def has_row_ids(self) -> bool:
+        return self.format_version >= 3
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return dict(self.metadata.properties)
+
+    @property
+    def snapshot_id(self) -> int | None:
+        return self.metadata.main_snapshot_id if self.snapshot is None else self.snapshot[0]
+
+    @property
+    def sequence_number(self) -> int:
+        """Rows that were changed by a later commit have a higher one."""
+        return 0 if self.snapshot_id is None else self.metadata.snapshot(self.snapshot_id).sequence_number
+
+    @cached_property
+    def schema(self) -> Json:
+        if self.schema_id is None:
+            return dict(self.metadata.current_schema)
+        return dict(self.metadata.schemas[self.schema_id])
+
+    @cached_property
+    def columns(self) -> Columns:
+        return read_columns(self.schema, self.metadata.properties, int(self.metadata.json.get("last-column-id", 0)))
+
+    @cached_property
+    def checks(self) -> tuple[str, ...]:
+        try:
+            return tuple(json.loads(self.metadata.properties.get(CHECKS) or "[]"))
+        except ValueError:
+            return ()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Equal as long as a listing would show the same."""
+        shown = (self.uuid, self.columns.declared.serialize().to_pybytes(), self.checks, self.properties.get("comment"))
+        return hashlib.sha256(repr(shown).encode()).hexdigest()
+
+    @cached_property
+    def _plan(self) -> SnapshotPlan:
+        return plan(self.loader.files, self.metadata, self.snapshot_id)
+
+    def row_count(self) -> int | None:
+        return self._plan.record_count
+
+    def statistics(self, column: str) -> ColumnStatistics | None:
+        if column == ROW_ID:
+            return None
+        index = self.columns.declared.get_field_index(column)
+        return column_statistics(self._plan.files, self.columns.fields[index], self.columns.declared.field(index))
+
+    def has_null(self, column: str) -> bool:
+        field = self.columns.field(column)
+        stream = self._stream([str(field["name"])])
+        try:
+            return any(batch.column(0).null_count for batch in stream)
+        finally:
+            stream.close()
+
+    def check_still_used(self, columns: Columns) -> None:
+        """Refuse to drop a column that the table is partitioned or sorted by."""
+        kept = {field["id"] for field in columns.fields}
+        used = [field for fields in self.metadata.specs.values() for field in fields]
+        for order in self.metadata.json.get("sort-orders") or ():
+            used += order["fields"]
+        names = {field["id"]: field["name"] for field in self.columns.fields}
+        for field in used:
+            if field["source-id"] in names and field["source-id"] not in kept:
+                raise Unsupported(f"the table is partitioned or sorted by column '{names[field['source-id']]}'")
+
+    # Rows
+
+    def parts(self, request: ScanRequest) -> Sequence[str]:
+        """Names of parts of a scan: ranges of the snapshot's files."""
+        files = self._plan.files
+        wanted = min(_MOST_PARTS, sum(file.size for file in files) // _PART_BYTES + 1)
+        if wanted < 2 or self._plan.needs_spark:
+            return [""]
+        parts, start = [], 0
+        for piece in split(files, wanted):
+            parts.append(f"{start}-{start + len(piece)}")
+            start += len(piece)
+        return parts
+
+    def scan(self, request: ScanRequest, part: str | None, ctx: CallContext) -> Scan:
+        if self._plan.needs_spark:
+            return self.loader.spill(self, request)
+        declared = self.columns.declared
+        names = [name for name in declared.names if request.selects(name)]
+        stream = self._stream(
+            names,
+            filter=self._pushable(request.filter),
+            row_id=request.selects(ROW_ID) and self.has_row_ids,
+            files=None if part is None else _files(self._plan.files, part),
+        )
+        total = stream.total_rows if request.filter is None else None
+        return Scan(self._declared(stream, names), total_rows=total, close=stream.close)
+
+    def rows(self, *, row_ids: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        """Whole rows by their ids, in no order, with a column ``rowid``."""
+        names = self.columns.declared.names
+        stream = self._stream(names, row_ids=row_ids, row_id=True)
+        try:
+            yield from self._declared(stream, names)
+        finally:
+            stream.close()
+
+    def lineage(self, row_ids: Sequence[int]) -> dict[int, int]:
+        """Of these rows the ones that are there, each with the number of the commit that changed it last."""
+        stream = self._stream([], row_ids=row_ids, row_id=True, sequence=True)
+        try:
+            found: dict[int, int] = {}
+            for batch in stream:
+                found.update(zip(batch.column(ROW_ID).to_pylist(), batch.column(SEQUENCE).to_pylist(), strict=True))
+            return found
+        finally:
+            stream.close()
+
+    def bounds_predicate(self, row_ids: set[int], alias: str) -> str:
+        """A condition that holds for all rows of the files that these ids are in: it spares Spark the other files."""
+        return bounds_predicate(self._plan.files, np.array(sorted(row_ids), np.int64), self.columns.fields, alias)
+
+    def _stream(
+        self,
+        names: Sequence[str],
+        *,
+        filter: Expression | None = None,  # noqa: A002 - the word of scan requests
+        row_ids: Sequence[int] | None = None,
+        row_id: bool = False,
+        sequence: bool = False,
+        files: Sequence[DataFile] | None = None,
+    ) -> RowStream:
+        chosen = self._plan if files is None else self._plan.only(files)
+        return self.loader.reader.scan(
+            self.metadata,
+            chosen,
+            schema=self.schema,
+            columns=list(names),
+            filter=filter,
+            row_ids=None if row_ids is None else np.array(row_ids, np.int64),
+            row_id=row_id,
+            sequence=sequence,
+        )
+
+    def _declared(self, stream: RowStream, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Rows as clients know their types."""
+        declared = [self.columns.declared.field(name) for name in names]
+        fields = [self.columns.field(name) for name in names]
+        schema: pa.Schema | None = None
+        for batch in stream:
+            columns = [
+                from_stored(batch.column(index), column, field)
+                for index, (column, field) in enumerate(zip(declared, fields, strict=True))
+            ]
+            rest = batch.columns[len(columns) :]
+            if schema is None:
+                extra = [batch.schema.field(index) for index in range(len(columns), batch.num_columns)]
+                schema = pa.schema([*declared, *extra])
+            if not schema.names:
+                yield batch
+                continue
+            yield pa.RecordBatch.from_arrays([*columns, *rest], schema=schema)
+
+    def _pushable(self, condition: Expression | None) -> Expression | None:
+        """The parts of a filter that mean the same on the columns as they are stored."""
+        if condition is None:
+            return None
+        good = {
+            column.name.casefold()
+            for column, field in zip(self.columns.declared, self.columns.fields, strict=True)
+            if pushable(field, column)
+        }
+        if self.has_row_ids:
+            good.add(ROW_ID)
+        kept = [part for part in conjuncts(condition) if {name.casefold() for name in referenced_columns(part)} <= good]
+        return conjunction(kept) if kept else None
+
+    # History
+
+    def at(self, moment: AsOf) -> TableVersion:
+        """The version at a point in the table's history."""
+        if moment.unit is AsOfUnit.TIMESTAMP:
+            return self._at_time(moment.value)
+        try:
+            number = int(moment.value)
+        except ValueError as exc:
+            raise InvalidArgument(f"'{moment.value}' is not a version") from exc
+        published = {entry["snapshot-id"] for entry in self.metadata.snapshot_log}
+        published |= {ref["snapshot-id"] for ref in self.metadata.refs.values()}
+        if number in published:
+            try:
+                snapshot = self.metadata.snapshot(number)
+            except NotFound as exc:
+                raise VersionNotFound(f"table '{self.name[1]}': snapshot {number} has expired") from exc
+            return TableVersion(self.name, self.metadata, self.loader, (number,), snapshot.schema_id)
+        oldest = number_of(self.metadata)
+        for version in self._history():
+            found = number_of(version.metadata)
+            if found == number:
+                return version
+            oldest = min(oldest, found)
+        raise VersionNotFound(f"table '{self.name[1]}' has no version {number}; the oldest that is left is {oldest}")
+
+    def _at_time(self, text: str) -> TableVersion:
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError as exc:
+            raise InvalidArgument(f"'{text}' is not a timestamp") from exc
+        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+        limit = moment.timestamp() * 1000
+        oldest = self.metadata
+        for version in self._history():
+            if version.metadata.last_updated_ms <= limit:
+                return version
+            oldest = version.metadata
+        when = datetime.fromtimestamp(oldest.last_updated_ms / 1000, UTC).isoformat()
+        raise VersionNotFound(f"table '{self.name[1]}' has no version at {text}; the oldest that is left is of {when}")
+
+    def _history(self) -> Iterator[TableVersion]:
+        """This version and those before it, as far as their metadata is still there."""
+        yield self
+        for entry in reversed(self.metadata.metadata_log):
+            try:
+                yield self.loader.load(self.name, entry["metadata-file"])
+            except NotFound:
+                return
+
+
+def _files(files: Sequence[DataFile], part: str) -> Sequence[DataFile]:
+    start, _, end = part.partition("-")
+    if not (start.isdigit() and end.isdigit()):
+        raise InvalidArgument("ticket has a part that this table did not make")
+    return files[int(start) : int(end)]

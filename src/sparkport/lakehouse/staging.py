@@ -1,0 +1,128 @@
+"""Rows on their way to Spark: Parquet files in a folder that Spark can read, gone when their statement is over.
+
+A server's folder is locked while it lives, so that whoever starts next can tell what the dead have left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import uuid
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sparkport.errors import ResourceExhausted, Unavailable
+
+__all__ = ["StagedRows", "Staging"]
+
+logger = logging.getLogger(__name__)
+
+_GROUP_ROWS = 1_000_000
+_GROUP_BYTES = 64 * 1024 * 1024
+
+
+class StagedRows:
+    """One Parquet file in the making. Rows are gathered into large groups, in bounded memory."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self.path = path
+        self.schema = schema
+        self.rows = 0
+        self._writer: pq.ParquetWriter | None = None
+        self._held: list[pa.RecordBatch] = []
+        self._held_rows = 0
+        self._held_bytes = 0
+
+    def append(self, batch: pa.RecordBatch) -> None:
+        if not batch.num_rows:
+            return
+        self._held.append(batch)
+        self._held_rows += batch.num_rows
+        self._held_bytes += batch.nbytes
+        self.rows += batch.num_rows
+        if self._held_rows >= _GROUP_ROWS or self._held_bytes >= _GROUP_BYTES:
+            self._flush()
+
+    def finish(self) -> Path:
+        """All rows on disk."""
+        with _disk_errors():
+            self._flush()
+            if self._writer is None:
+                self._writer = pq.ParquetWriter(self.path, self.schema, compression="snappy")
+            self._writer.close()
+        return self.path
+
+    def discard(self) -> None:
+        """Safe to repeat."""
+        self._held = []
+        if self._writer is not None:
+            with contextlib.suppress(OSError, pa.ArrowException):
+                self._writer.close()
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
+    def _flush(self) -> None:
+        if not self._held:
+            return
+        with _disk_errors():
+            if self._writer is None:
+                self._writer = pq.ParquetWriter(self.path, self.schema, compression="snappy")
+            table = pa.Table.from_batches(self._held, self.schema)
+            self._held, self._held_rows, self._held_bytes = [], 0, 0
+            self._writer.write_table(table, row_group_size=_GROUP_ROWS)
+
+
+class _disk_errors:  # noqa: N801 - reads as a word of the with statement
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(exc, OSError):
+            if exc.errno == 28:
+                raise ResourceExhausted("the staging folder's disk is full") from exc
+            raise Unavailable(f"the staging folder cannot be written: {exc.strerror or exc}") from exc
+
+
+class Staging:
+    """The folder of one server, made at its start and removed at its end."""
+
+    def __init__(self, root: str) -> None:
+        self._root = Path(root)
+        self.folder = self._root / uuid.uuid4().hex
+        with _disk_errors():
+            self.folder.mkdir(parents=True)
+            self._lock: IO[str] = (self.folder / "owner.lock").open("w")
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock.write(str(os.getpid()))
+            self._lock.flush()
+        self._clean()
+
+    def new(self, schema: pa.Schema) -> StagedRows:
+        return StagedRows(self.folder / f"{uuid.uuid4().hex}.parquet", schema)
+
+    def close(self) -> None:
+        self._lock.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _clean(self) -> None:
+        """Remove what servers that are no more have left."""
+        for other in self._root.iterdir():
+            lock = other / "owner.lock"
+            if other == self.folder or not lock.exists():
+                continue
+            try:
+                with lock.open("r+") as held:
+                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    logger.info("removing what a dead server staged in %s", other)
+                    shutil.rmtree(other, ignore_errors=True)
+            except OSError:
+                continue  # its owner lives

@@ -1,0 +1,269 @@
+"""INSERT, UPDATE and DELETE on a lakehouse table: staged as Parquet while rows come, applied and published at the end.
+
+What happens to which row is decided on one snapshot, with its row ids and row lineage read by DuckDB in milliseconds,
+while the table's writers wait; Spark then does just that, and ``main`` moves only if that snapshot is still its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from sparkport.catalog.constraints import check_rows
+from sparkport.catalog.context import CallContext
+from sparkport.catalog.statement import Change, MissingRows, Statement, StatementRequest
+from sparkport.catalog.table import ROW_ID
+from sparkport.errors import Conflict, RowNotFound, TableNotFound, TransactionNotActive
+from sparkport.lakehouse.columns import Columns, Json
+from sparkport.lakehouse.engine import LakeEngine, LakeView
+from sparkport.lakehouse.faults import fault
+from sparkport.lakehouse.snapshot import TableVersion
+from sparkport.lakehouse.spark_sql import quoted
+from sparkport.lakehouse.staging import StagedRows
+from sparkport.lakehouse.storage import to_stored
+from sparkport.lakehouse.types import spark_type, stored_type
+from sparkport.lakehouse.writer import Applied, MergeWork
+from sparkport.transactions.manager import Transaction
+
+__all__ = ["LakeStatement"]
+
+_UPDATED = "spark.merge-into.num-target-rows-updated"
+_DELETED = "spark.merge-into.num-target-rows-deleted"
+
+
+class LakeStatement(Statement):
+    def __init__(self, ctx: CallContext, request: StatementRequest, version: TableVersion, engine: LakeEngine) -> None:
+        self._ctx = ctx
+        self._request = request
+        self._engine = engine
+        self._version = version
+        self._columns = _Stored.of(version.columns, request.columns)
+        self._transaction = None if ctx.transaction_id is None else engine.transactions.enter(ctx.transaction_id)
+        self._staged: StagedRows | None = None
+        self._ids: dict[int, int] = {}
+        self._pushed = 0
+        self._ended = False
+
+    def push(self, rows: pa.RecordBatch | None, row_ids: pa.Int64Array | None) -> pa.RecordBatch | None:
+        if self._request.change is Change.INSERT and rows is not None:
+            check_rows(self._version.name[1], self._version.checks, rows)
+            self._stage(rows, None)
+            return rows if self._request.returning else None
+        if row_ids is None:
+            return None
+        back = self._changed(rows, row_ids)
+        self._stage(rows, row_ids)
+        return back
+
+    def finish(self) -> int:
+        try:
+            if self._transaction is not None:
+                with self._transaction.lock:
+                    return self._finish(self._transaction)
+            return self._finish(None)
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        if self._staged is not None:
+            self._staged.discard()
+            self._staged.path.with_suffix(".reduced.parquet").unlink(missing_ok=True)
+        if self._transaction is not None:
+            self._engine.transactions.leave(self._transaction)
+
+    # Taking batches
+
+    def _stage(self, rows: pa.RecordBatch | None, row_ids: pa.Int64Array | None) -> None:
+        """Each row with its number in the statement: of several changes to one row the last one counts."""
+        if self._staged is None:
+            fault("stage.before")
+            self._staged = self._engine.staging.new(self._columns.staged_schema(self._request.change))
+        arrays = [] if rows is None else self._columns.stored(rows)
+        if row_ids is not None:
+            numbers = range(self._pushed, self._pushed + len(row_ids))
+            self._ids.update(zip(row_ids.to_pylist(), numbers, strict=True))
+            arrays = [row_ids, pa.array(numbers, pa.int64()), *arrays]
+            self._pushed += len(row_ids)
+        self._staged.append(pa.RecordBatch.from_arrays(arrays, schema=self._staged.schema))
+
+    def _changed(self, rows: pa.RecordBatch | None, row_ids: pa.Int64Array) -> pa.RecordBatch | None:
+        """The full rows after an UPDATE or before a DELETE, where somebody needs them: to give back, or to check."""
+        declared = self._version.columns.declared
+        checks = self._version.checks if rows is not None else ()
+        if not (self._request.returning or checks):
+            return None
+        if rows is not None and len(rows.schema) == len(declared):
+            full = rows.select(declared.names)
+        else:
+            full = self._old_rows(row_ids, refuse=rows is None)
+            for name, column in zip(rows.schema.names, rows.columns, strict=True) if rows is not None else ():
+                full = full.set_column(full.schema.get_field_index(name), declared.field(name), column)
+        check_rows(self._version.name[1], checks, full)
+        return full.append_column(ROW_ID, row_ids) if self._request.returning else None
+
+    def _old_rows(self, row_ids: pa.Int64Array, *, refuse: bool) -> pa.RecordBatch:
+        """The rows as this statement sees them, null where there is none; or a refusal."""
+        declared = self._version.columns.declared
+        found = pa.Table.from_batches(
+            list(self._version.rows(row_ids=row_ids.to_pylist())), declared.append(pa.field(ROW_ID, pa.int64()))
+        )
+        places = {row_id: index for index, row_id in enumerate(found.column(ROW_ID).to_pylist())}
+        indices = [places.get(row_id) for row_id in row_ids.to_pylist()]
+        if refuse and None in indices:
+            gone = row_ids[indices.index(None)].as_py()
+            raise Conflict(f"table '{self._version.name[1]}': row {gone} is gone; run the statement again")
+        taken = found.select(declared.names).take(pa.array(indices, pa.int64())).combine_chunks()
+        columns = [column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in taken.columns]
+        nullable = pa.schema([column.with_nullable(True) for column in declared])
+        return pa.RecordBatch.from_arrays(columns, schema=nullable)
+
+    # Making it happen
+
+    def _finish(self, transaction: Transaction[LakeView] | None) -> int:
+        if transaction is not None:
+            if transaction.ended:
+                raise TransactionNotActive(transaction.id, transaction.status.value)
+            transaction.wrote = True
+        if self._staged is None or not self._staged.rows:
+            return 0
+        path = self._staged.finish()
+        fault("stage.after")
+        count, applied = self._insert(path) if self._request.change is Change.INSERT else self._merge(path, transaction)
+        if applied is not None:
+            self._engine.committed(self._version.name, applied.location, transaction)
+        return count
+
+    def _insert(self, path: Path) -> tuple[int, Applied]:
+        rows = 0 if self._staged is None else self._staged.rows
+        self._engine.require_schema(self._version)
+        applied = self._engine.writers.of(self._version.name).insert(
+            path,
+            self._columns.spark_schema(self._request.change),
+            rows=rows,
+            statement=self._request.statement,
+            remaining=self._ctx.remaining,
+        )
+        return rows, applied
+
+    def _merge(self, path: Path, transaction: Transaction[LakeView] | None) -> tuple[int, Applied | None]:
+        view = None if transaction is None else self._version
+
+        def decide() -> MergeWork | None:
+            current = self._engine.current(self._version.name)
+            if current is None:
+                raise TableNotFound(*self._version.name)
+            ids = self._decided(current, view)
+            return self._work(path, current, ids) if ids else None
+
+        writer = self._engine.writers.of(self._version.name)
+        return writer.merge(decide, statement=self._request.statement, remaining=self._ctx.remaining)
+
+    def _decided(self, current: TableVersion, view: TableVersion | None) -> set[int]:
+        """The rows that the statement changes; raises when somebody else was first, or when an id has to be there."""
+        if current.columns.fields != self._version.columns.fields:
+            raise Conflict(f"table '{self._version.name[1]}' has been altered; run the statement again")
+        wanted = list(self._ids)
+        present = current.lineage(wanted)
+        if view is None:
+            if self._request.missing is MissingRows.REFUSE:
+                _require(wanted, present)
+            return set(present)
+        seen = present if view.snapshot_id == current.snapshot_id else view.lineage(wanted)
+        if self._request.missing is MissingRows.REFUSE:
+            _require(wanted, seen)
+        limit = view.sequence_number
+        changed = [row_id for row_id in seen if row_id in present and present[row_id] > limit]
+        gone = [row_id for row_id in seen if row_id not in present]
+        if self._request.change is Change.UPDATE or self._request.returning:
+            changed += gone
+        if changed:
+            noun = "row" if len(changed) == 1 else "rows"
+            raise Conflict(
+                f"table '{self._version.name[1]}': {len(changed)} {noun} changed by another transaction; "
+                "run this one again"
+            )
+        return {row_id for row_id in seen if row_id in present}
+
+    def _work(self, path: Path, current: TableVersion, ids: set[int]) -> MergeWork:
+        update = self._request.change is Change.UPDATE
+        target = quoted(self._engine.catalog_name, *self._version.name)
+        predicate = current.bounds_predicate(ids, "t")
+        staged = path
+        if len(ids) != self._pushed:
+            staged = _reduced(path, {self._ids[row_id] for row_id in ids})
+        action = "DELETE"
+        if update:
+            action = "UPDATE SET " + ", ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in self._columns.names)
+        on = f"t._row_id = s.{quoted(_ID)}" + (f" AND {predicate}" if predicate else "")
+
+        def sql(view: str) -> str:
+            return f"MERGE INTO {target} t USING {quoted(view)} s ON {on} WHEN MATCHED THEN {action}"
+
+        return MergeWork(
+            base_snapshot=current.snapshot_id,
+            staged=staged,
+            source_schema=self._columns.spark_schema(self._request.change),
+            sql=sql,
+            expected={_UPDATED if update else _DELETED: len(ids)},
+            count=len(ids),
+        )
+
+
+_ID = "sparkport_row_id"
+_NUMBER = "sparkport_number"
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """The columns that a statement carries, as they are staged."""
+
+    names: tuple[str, ...]
+    declared: tuple[pa.Field, ...]
+    fields: tuple[Json, ...]
+
+    @classmethod
+    def of(cls, columns: Columns, sent: pa.Schema) -> _Stored:
+        fields = [columns.field(name) for name in sent.names]
+        declared = [columns.declared.field(name) for name in sent.names]
+        return cls(tuple(sent.names), tuple(declared), tuple(fields))
+
+    def stored(self, rows: pa.RecordBatch) -> list[pa.Array]:
+        return [
+            to_stored(column, declared, field)
+            for column, declared, field in zip(rows.columns, self.declared, self.fields, strict=True)
+        ]
+
+    def staged_schema(self, change: Change) -> pa.Schema:
+        head = [] if change is Change.INSERT else [pa.field(_ID, pa.int64()), pa.field(_NUMBER, pa.int64())]
+        body = [pa.field(name, stored_type(field["type"])) for name, field in zip(self.names, self.fields, strict=True)]
+        return pa.schema([*head, *body])
+
+    def spark_schema(self, change: Change) -> str:
+        head = [] if change is Change.INSERT else [f"{quoted(_ID)} bigint", f"{quoted(_NUMBER)} bigint"]
+        body = [
+            f"{quoted(name)} {spark_type(field['type'])}" for name, field in zip(self.names, self.fields, strict=True)
+        ]
+        return ", ".join([*head, *body])
+
+
+def _require(wanted: Iterable[int], present: Mapping[int, int]) -> None:
+    for row_id in wanted:
+        if row_id not in present:
+            raise RowNotFound(row_id)
+
+
+def _reduced(path: Path, numbers: set[int]) -> Path:
+    """The staged rows with these numbers, in a file beside the first: the last change of each row that is there."""
+    rows = pq.read_table(path)
+    kept = rows.filter(pc.is_in(rows.column(_NUMBER), pa.array(sorted(numbers), pa.int64())))
+    reduced = path.with_suffix(".reduced.parquet")
+    pq.write_table(kept, reduced, compression="snappy")
+    return reduced

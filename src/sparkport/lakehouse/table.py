@@ -1,0 +1,121 @@
+"""A lakehouse table, as one version of its metadata describes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from sparkport.catalog.context import CallContext
+from sparkport.catalog.ddl import AlterableTable, Alteration, SetComment, SetNotNull
+from sparkport.catalog.scan import AsOf, Scan, ScanRequest
+from sparkport.catalog.statement import Change, ChangeableTable, Statement, StatementRequest
+from sparkport.catalog.table import ColumnStatistics, StatisticsTable, VersionedTable, row_id_field
+from sparkport.errors import Conflict, ConstraintViolation, FailedPrecondition, InvalidArgument, TableNotFound
+from sparkport.lakehouse.edits import evolve_schema, set_properties
+from sparkport.lakehouse.engine import LakeEngine
+from sparkport.lakehouse.metadata_files import write_metadata
+from sparkport.lakehouse.pointers import Move, Moved
+from sparkport.lakehouse.snapshot import TableVersion
+from sparkport.lakehouse.statement import LakeStatement
+
+__all__ = ["LakeTable"]
+
+_ATTEMPTS = 5
+
+
+class LakeTable(ChangeableTable, StatisticsTable, VersionedTable, AlterableTable):
+    def __init__(self, version: TableVersion, engine: LakeEngine) -> None:
+        self._version = version
+        self._engine = engine
+        self.name = version.name[1]
+        self.comment = version.properties.get("comment")
+        self.checks = version.checks
+
+    @property
+    def schema(self) -> pa.Schema:
+        return _with_row_id(self._version)
+
+    def scan(self, ctx: CallContext, request: ScanRequest) -> Scan:
+        version = self._version_of(ctx, request)
+        _, _, files = request.part.partition(b"\n")
+        return version.scan(request, files.decode() or None, ctx)
+
+    def plan(self, ctx: CallContext, request: ScanRequest) -> Sequence[ScanRequest]:
+        """Parts that remember the version they were planned for, whatever is committed in between."""
+        version = self._version if request.at is None else self._version.at(request.at)
+        location = version.location.encode()
+        return [request.with_part(location + b"\n" + part.encode()) for part in version.parts(request)]
+
+    def row_count(self, ctx: CallContext) -> int | None:
+        return self._version.row_count()
+
+    def column_statistics(self, ctx: CallContext, column: str) -> ColumnStatistics | None:
+        return self._version.statistics(column)
+
+    def schema_at(self, ctx: CallContext, at: AsOf) -> pa.Schema:
+        return _with_row_id(self._version.at(at))
+
+    def open_statement(self, ctx: CallContext, request: StatementRequest) -> Statement:
+        if request.change is not Change.INSERT and not self._version.has_row_ids:
+            raise FailedPrecondition(
+                f"table '{self.name}' is of format v{self._version.format_version}, which has no row ids: "
+                f"upgrade it with 'sparkport table upgrade {'.'.join(self._version.name)}'"
+            )
+        return LakeStatement(ctx, request, self._version, self._engine)
+
+    def alter(self, ctx: CallContext, alteration: Alteration) -> None:
+        """A new metadata file and one conditional move of the pointer; no Spark job."""
+        for _ in range(_ATTEMPTS):
+            current = self._engine.current(self._version.name)
+            if current is None:
+                raise TableNotFound(*self._version.name)
+            after = self._altered(current, alteration)
+            if after is None:
+                return
+            new = write_metadata(self._engine.files, after, current.location)
+            try:
+                self._engine.pointers.swap([Move(current.name, current.location, new)])
+            except Moved:
+                self._engine.files.delete(new)
+                continue
+            return
+        raise Conflict(f"table '{self.name}' is changed by others all the time; run the statement again")
+
+    def _altered(self, current: TableVersion, alteration: Alteration) -> dict[str, object] | None:
+        if isinstance(alteration, SetComment) and alteration.column is None:
+            return set_properties(current.json, {"comment": alteration.comment}, previous=current.location)
+        columns = current.columns.altered(alteration)
+        if columns is current.columns:
+            return None
+        current.check_still_used(columns)
+        if isinstance(alteration, SetNotNull) and current.has_null(alteration.name):
+            raise ConstraintViolation(f"column '{alteration.name}' has NULL values: it cannot be NOT NULL")
+        return evolve_schema(
+            current.json,
+            list(columns.fields),
+            last_column_id=columns.last_id,
+            properties=columns.properties(),
+            previous=current.location,
+        )
+
+    def _version_of(self, ctx: CallContext, request: ScanRequest) -> TableVersion:
+        location, mark, _ = request.part.partition(b"\n")
+        version = self._version
+        if mark and location.decode() != version.location:
+            version = self._planned(location.decode())
+        return version if request.at is None else version.at(request.at)
+
+    def _planned(self, location: str) -> TableVersion:
+        """The version that a ticket was made for. Tickets come back from clients, so it must be of this table."""
+        if not location.startswith(self._version.metadata_folder):
+            raise InvalidArgument("ticket has a part that this table did not make")
+        version = self._engine.version(self._version.name, location)
+        if version.uuid != self._version.uuid:
+            raise InvalidArgument("ticket has a part that this table did not make")
+        return version
+
+
+def _with_row_id(version: TableVersion) -> pa.Schema:
+    declared = version.columns.declared
+    return declared.append(row_id_field().with_nullable(True)) if version.has_row_ids else declared
