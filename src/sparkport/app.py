@@ -10,11 +10,24 @@ from sparkport.auth.model import Authenticator, Authorizer
 from sparkport.catalog.model import Catalog
 from sparkport.handlers.directory import Directory
 from sparkport.handlers.service import ActionFunction, CustomAction, Handlers
+from sparkport.lakehouse.open import Lakehouse
+from sparkport.lakehouse.settings import LakehouseSettings
+from sparkport.lakehouse.spark import SparkState
 from sparkport.wire.server import GrpcServer, Limits
 from sparkport.wire.service import FlightService
 from sparkport.wire.tls import TlsSettings, check_exposure, server_credentials
 
-__all__ = ["CustomAction", "DEFAULT_HOST", "DEFAULT_PORT", "Limits", "Server", "TlsSettings"]
+__all__ = [
+    "CustomAction",
+    "DEFAULT_HOST",
+    "DEFAULT_PORT",
+    "Lakehouse",
+    "LakehouseSettings",
+    "Limits",
+    "Server",
+    "SparkState",
+    "TlsSettings",
+]
 
 logger = logging.getLogger(__name__)
 

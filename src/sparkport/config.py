@@ -185,6 +185,7 @@ TEXTS = Kind("list", (list,), _texts, ",".join)
 SIZE = Kind("size", (int, str), parse_size, _show_size)
 LEVEL = _choice("debug", "info", "warning", "error")
 FORMAT = _choice("text", "json")
+ENGINE = _choice("lakehouse", "memory")
 PORT = Kind("number", (int,), _integer(0, 65_535))
 COUNT = Kind("number", (int,), _integer(1, 100_000))
 SECONDS = Kind("seconds", (int, float), _seconds(0), lambda value: f"{value:g}")
@@ -199,6 +200,15 @@ class Settings:
     port: Annotated[int, PORT, "Port to listen on; 0 takes a free one"] = 50051
     catalog: Annotated[str, TEXT, "Name of the built-in catalog"] = "lake"
     schema: Annotated[str, TEXT, "Name of the built-in catalog's default schema"] = "main"
+    engine: Annotated[str, ENGINE, "Where the built-in catalog keeps its tables"] = "lakehouse"
+    warehouse: Annotated[str, TEXT, "Folder of the lakehouse's tables"] = "warehouse"
+    catalog_uri: Annotated[
+        str | None, TEXT, "Database of the lakehouse's catalog; SQLite in the warehouse if unset"
+    ] = None
+    spark: Annotated[str, TEXT, "Spark master to start a Connect server for, or sc://… of one that runs"] = "local[*]"
+    driver_memory: Annotated[str, TEXT, "Memory of the Spark driver that is started"] = "2g"
+    jars: Annotated[Path | None, PATH, "Folder of jars for Spark, for sites without a repository"] = None
+    staging: Annotated[str | None, TEXT, "Folder for rows on their way to Spark; in the warehouse if unset"] = None
     log_level: Annotated[str, LEVEL, "What to log, to standard error"] = "info"
     log_format: Annotated[str, FORMAT, "How to log: lines for people, or one JSON object each"] = "text"
     threads: Annotated[int, COUNT, "Threads that serve calls; a call has one until it ends"] = 256

@@ -10,12 +10,19 @@ here is a failure too.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import shutil
+import tempfile
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum
+from pathlib import Path
 
 import pyarrow as pa
+from tests.support.lakehouse import lakehouse
 
 from sparkport.catalog import (
     CallContext,
@@ -27,6 +34,7 @@ from sparkport.catalog import (
     VersionedTable,
     as_scan,
 )
+from sparkport.catalog.ddl import MutableSchema, TableDefinition
 from sparkport.memory import MemoryCatalog
 
 __all__ = ["Ability", "ENGINES", "EngineUnderTest", "Gap", "Ground", "never", "notimpl", "notyet"]
@@ -151,10 +159,35 @@ def _static(tables: Mapping[str, pa.Table]) -> Ground:
     return Ground(schema.build(), lambda: datetime.now(UTC))
 
 
+def _lakehouse(tables: Mapping[str, pa.Table]) -> Ground:
+    folder = Path(tempfile.mkdtemp(prefix="sparkport-lake-"))
+    opened = contextlib.ExitStack()
+    opened.callback(shutil.rmtree, folder, ignore_errors=True)
+    lake = opened.enter_context(lakehouse(folder))
+    atexit.register(opened.close)
+    ground = Ground(lake.catalog, _later)
+    for name, rows in tables.items():
+        schema = lake.catalog.schema(ground.ctx, "main")
+        assert isinstance(schema, MutableSchema)
+        schema.create_table(ground.ctx, TableDefinition(name=name, columns=rows.schema))
+        if rows.num_rows:
+            ground.insert(rows, name)
+    return ground
+
+
+def _later() -> datetime:
+    """Commits are told apart by the millisecond."""
+    time.sleep(0.002)
+    moment = datetime.now(UTC)
+    time.sleep(0.002)
+    return moment
+
+
 _READ_ONLY = never("an Arrow table is served as it is")
 
 ENGINES: tuple[EngineUnderTest, ...] = (
     EngineUnderTest(name="memory", make=_memory),
+    EngineUnderTest(name="lakehouse", make=_lakehouse),
     EngineUnderTest(
         name="static",
         make=_static,

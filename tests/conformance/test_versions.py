@@ -115,4 +115,4 @@ def test_versions_are_read_on_several_threads_while_rows_arrive(engine: EngineUn
         reads = [pool.submit(ids, ground, version(2)) for _ in range(12)]
         assert all(done.result() == list(range(20)) for done in reads)
         assert [done.result() for done in writes] == [10] * 5
-    assert len(ids(ground, version(8))) == 80
+    assert len(ids(ground, None)) == 80  # inserts that arrive together may share a version

@@ -58,7 +58,7 @@ NEST = pa.table(
 
 def shop_catalog(items: pa.Table = ITEMS) -> MemoryCatalog:
     catalog = MemoryCatalog("lake")
-    catalog.create_schema("shop")
+    catalog.new_schema("shop")
     for name, rows in {"items": items, "pair": PAIR, "nest": NEST}.items():
         catalog.create_table(f"shop.{name}", rows.schema, rows=rows)
     return catalog

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
 import socket
 import threading
 
-import pyarrow as pa
-
 from sparkport import __version__
-from sparkport.app import Limits, Server, TlsSettings
-from sparkport.catalog import Catalog, CatalogBuilder
+from sparkport.app import Lakehouse, LakehouseSettings, Limits, Server, SparkState, TlsSettings
+from sparkport.catalog import Catalog
 from sparkport.cli.logs import set_up_logging
 from sparkport.cli.targets import load_catalogs
 from sparkport.config import Settings
+from sparkport.memory import MemoryCatalog
 
 __all__ = ["serve"]
 
@@ -29,13 +29,14 @@ def serve(settings: Settings, target: str | None) -> int:
     """Serve until a signal comes, then let running calls end within the grace period. A second signal exits at once."""
     set_up_logging(settings.log_level, settings.log_format)
     stopping = _stop_on_signals()
-    catalogs = [_built_in(settings)] if target is None else load_catalogs(target)
-    server = make_server(settings, catalogs)
-    server.start()
-    _announce(server, settings, catalogs)
-    stopping.wait()
-    logger.info("stopping: running calls have %g seconds to end", settings.grace_seconds)
-    server.stop(settings.grace_seconds)
+    with contextlib.ExitStack() as ending:
+        catalogs = [_built_in(settings, ending)] if target is None else load_catalogs(target)
+        server = make_server(settings, catalogs)
+        server.start()
+        _announce(server, settings, catalogs)
+        stopping.wait()
+        logger.info("stopping: running calls have %g seconds to end", settings.grace_seconds)
+        server.stop(settings.grace_seconds)
     logger.info("stopped")
     _exit_in_any_case()
     return 0
@@ -64,9 +65,28 @@ def make_server(settings: Settings, catalogs: list[Catalog]) -> Server:
     )
 
 
-def _built_in(settings: Settings) -> Catalog:
-    hello = pa.table({"id": [1, 2, 3], "greeting": ["hello", "from", "sparkport"]})
-    return CatalogBuilder(settings.catalog).schema(settings.schema).table("hello", hello).build()
+def _built_in(settings: Settings, ending: contextlib.ExitStack) -> Catalog:
+    """An empty database in memory, gone with the process, or the lakehouse, which is stopped when ``ending`` ends."""
+    if settings.engine == "memory":
+        return MemoryCatalog(settings.catalog, default_schema=settings.schema)
+    lakehouse = Lakehouse(
+        LakehouseSettings(
+            warehouse=settings.warehouse,
+            catalog_uri=settings.catalog_uri,
+            catalog_name=settings.catalog,
+            spark=settings.spark,
+            jars=settings.jars,
+            driver_memory=settings.driver_memory,
+            staging=settings.staging,
+        ),
+        default_schema=settings.schema,
+        on_state=_tell_state,
+    )
+    return ending.enter_context(lakehouse).catalog
+
+
+def _tell_state(state: SparkState) -> None:
+    logger.info("Spark: %s", state.value)
 
 
 def _announce(server: Server, settings: Settings, catalogs: list[Catalog]) -> None:

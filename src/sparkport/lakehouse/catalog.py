@@ -53,9 +53,11 @@ class LakehouseSchema(MutableSchema):
 
     def tables(self, ctx: CallContext) -> Iterable[Table]:
         cut, pins = self._engine.cut(ctx)
-        for table, location in {**cut.tables, **pins}.items():
+        for table, location in cut.tables.items():
             if table[0] == self.name:
-                yield LakeTable(self._engine.version(table, location), self._engine)
+                version = self._engine.listed(table, pins.get(table, location))
+                if version is not None:
+                    yield LakeTable(version, self._engine)
 
     def table(self, ctx: CallContext, name: str) -> Table | None:
         version = self._engine.version_for(ctx, (self.name, name))
@@ -134,7 +136,8 @@ class LakehouseCatalog(MutableCatalog):
         cut = self.engine.pointers.cut()
         digest = hashlib.sha256(repr([(name, sorted(found.items())) for name, found in cut.schemas.items()]).encode())
         for table, location in cut.tables.items():
-            digest.update(repr((table, self.engine.version(table, location).fingerprint)).encode())
+            version = self.engine.listed(table, location)
+            digest.update(repr((table, None if version is None else version.fingerprint)).encode())
         return CatalogVersion(int.from_bytes(digest.digest()[:7], "big"))
 
     def committed_statement(self, statement: str) -> int | None:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sparkport.catalog.context import CallContext
-from sparkport.errors import Conflict, Unsupported
+from sparkport.errors import Conflict, SparkportError, Unsupported
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.pointers import Cut, Pointers, TableName
 from sparkport.lakehouse.snapshot import TableVersion, VersionLoader
-from sparkport.lakehouse.spark import SparkServer
+from sparkport.lakehouse.spark import Sessions
 from sparkport.lakehouse.staging import Staging
 from sparkport.lakehouse.writer import TableWriter, Writers
 from sparkport.transactions.manager import Transaction, Transactions, TransactionSettings
 
 __all__ = ["LakeEngine", "LakeView"]
+
+logger = logging.getLogger(__name__)
 
 _VERSIONS_KEPT = 4_096
 
@@ -43,7 +46,7 @@ class LakeEngine:
         catalog_name: str,
         pointers: Pointers,
         files: FileSystem,
-        spark: SparkServer,
+        spark: Sessions,
         staging: Staging,
         loader: VersionLoader,
         settings: TransactionSettings | None = None,
@@ -100,6 +103,16 @@ class LakeEngine:
             while len(self._versions) > _VERSIONS_KEPT:
                 self._versions.popitem(last=False)
         return loaded
+
+    def listed(self, table: TableName, location: str) -> TableVersion | None:
+        """A table for a listing: one that cannot be read must not hide all others."""
+        try:
+            version = self.version(table, location)
+            version.fingerprint  # noqa: B018 - looks at the columns, which may be of a type that is not known here
+        except SparkportError as exc:
+            logger.warning("table '%s.%s' is left out of the listing: %s", *table, exc)
+            return None
+        return version
 
     def require_schema(self, version: TableVersion) -> None:
         """Rows that were fitted to a schema go into a table that still has it."""

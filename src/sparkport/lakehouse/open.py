@@ -6,13 +6,13 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from sparkport.errors import Unsupported
 from sparkport.lakehouse.catalog import LakehouseCatalog
 from sparkport.lakehouse.database import Database, open_database
 from sparkport.lakehouse.engine import LakeEngine
 from sparkport.lakehouse.files import FileSystem
-from sparkport.lakehouse.pointers import SqlPointers
+from sparkport.lakehouse.pointers import Pointers, SqlPointers
 from sparkport.lakehouse.read import Reader
+from sparkport.lakehouse.rest import RestPointers
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.snapshot import VersionLoader
 from sparkport.lakehouse.spark import SparkServer, SparkState
@@ -38,28 +38,33 @@ class Lakehouse:
         spark: SparkServer | None = None,
     ) -> None:
         """``spark`` is one that is shared with others: it is not started or stopped here."""
-        if settings.kind == "rest":
-            raise Unsupported("an Iceberg REST catalog cannot be used yet")
         if "://" not in settings.warehouse_path:
             Path(settings.warehouse_path).mkdir(parents=True, exist_ok=True)
         self.settings = settings
         self._owns_spark = spark is None
         self.spark = spark or SparkServer(settings, on_state=on_state)
-        self._database: Database = open_database(settings.database_uri)
+        self._database: Database | None = None
         self._staging = Staging(settings.staging_path)
         files = FileSystem()
+        sessions = self.spark.sessions(settings.session_conf())
         self._reader = Reader(files, temp_directory=str(self._staging.folder / "duckdb"))
-        loader = VersionLoader(files, self._reader, Spill(self.spark, self._staging, settings.catalog_name))
+        loader = VersionLoader(files, self._reader, Spill(sessions, self._staging, settings.catalog_name))
         self.engine = LakeEngine(
             catalog_name=settings.catalog_name,
-            pointers=SqlPointers(self._database, settings.catalog_name),
+            pointers=self._pointers(files),
             files=files,
-            spark=self.spark,
+            spark=sessions,
             staging=self._staging,
             loader=loader,
             settings=transactions,
         )
         self.catalog = LakehouseCatalog(self.engine, warehouse=settings.warehouse_path, default_schema=default_schema)
+
+    def _pointers(self, files: FileSystem) -> Pointers:
+        if self.settings.kind == "rest":
+            return RestPointers.of(self.settings)
+        self._database = open_database(self.settings.database_uri)
+        return SqlPointers(self._database, self.settings.catalog_name, files)
 
     def start(self) -> Lakehouse:
         if self._owns_spark:
@@ -72,7 +77,8 @@ class Lakehouse:
             self.spark.stop()
         self._reader.close()
         self._staging.close()
-        self._database.close()
+        if self._database is not None:
+            self._database.close()
 
     def __enter__(self) -> Lakehouse:
         return self.start()

@@ -12,11 +12,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from sparkport.errors import AlreadyExists, FailedPrecondition, SchemaNotFound, TableNotFound
 from sparkport.lakehouse.database import Database, Work
+from sparkport.lakehouse.files import FileSystem
+from sparkport.lakehouse.metadata_files import write_metadata
 
-__all__ = ["Cut", "Move", "Moved", "Pointers", "SqlPointers", "TableName"]
+__all__ = ["Cut", "Edit", "Move", "Moved", "Pointers", "SqlPointers", "TableName"]
 
 TableName = tuple[str, str]
 """Schema and table."""
@@ -48,6 +51,19 @@ class Move:
     table: TableName
     old: str
     new: str
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A table's metadata as it was seen and as it shall be; ``before`` is None for a table to be created.
+
+    ``location`` is where ``before`` was read from: a SQL catalog's condition, which a REST catalog does not need.
+    """
+
+    table: TableName
+    before: Mapping[str, Any] | None
+    after: Mapping[str, Any]
+    location: str | None = None
 
 
 class Moved(Exception):
@@ -94,17 +110,21 @@ class Pointers(ABC):
     def rename(self, table: TableName, new: TableName) -> None: ...
 
     @abstractmethod
-    def swap(self, moves: Sequence[Move], statements: Mapping[str, int] | None = None) -> None:
-        """Move all pointers or, raising ``Moved``, none. ``statements`` are noted as committed in the same instant;
-        AlreadyExists, and nothing is moved, when one of them is known by then."""
+    def commit(self, changes: Sequence[Edit], statements: Mapping[str, int] | None = None) -> dict[TableName, str]:
+        """Make all changes or, raising ``Moved``, none; where the metadata is afterwards.
+
+        ``statements`` are noted as committed in the same instant; AlreadyExists, and nothing is changed, when one of
+        them is known by then.
+        """
 
     @abstractmethod
-    def statement(self, key: str) -> int | None:
+    def statement(self, key: str, table: TableName | None = None) -> int | None:
         """The number of rows that a committed statement changed; None for one that is not known."""
 
 
 class SqlPointers(Pointers):
-    def __init__(self, database: Database, catalog: str) -> None:
+    def __init__(self, database: Database, catalog: str, files: FileSystem | None = None) -> None:
+        self._files = files or FileSystem()
         self._database = database
         self._catalog = catalog
         try:
@@ -197,7 +217,22 @@ class SqlPointers(Pointers):
             if changed != 1:
                 raise TableNotFound(*table)
 
+    def commit(self, changes: Sequence[Edit], statements: Mapping[str, int] | None = None) -> dict[TableName, str]:
+        written = [write_metadata(self._files, dict(change.after), change.location) for change in changes]
+        moves = [
+            Move(change.table, change.location or "", location)
+            for change, location in zip(changes, written, strict=True)
+        ]
+        try:
+            self.swap(moves, statements)
+        except (Moved, AlreadyExists):
+            for location in written:  # when the database gave no answer they may be in use
+                self._files.delete(location)
+            raise
+        return {move.table: move.new for move in moves}
+
     def swap(self, moves: Sequence[Move], statements: Mapping[str, int] | None = None) -> None:
+        """Move all pointers or, raising ``Moved``, none."""
         with self._unique("a statement has been committed already") as work:
             # In one order everywhere, so that two who move the same tables wait for each other but never for ever.
             for move in sorted(moves, key=lambda move: move.table):
@@ -213,7 +248,7 @@ class SqlPointers(Pointers):
                     "INSERT INTO sparkport_statements VALUES (?, ?, ?, ?)", [self._catalog, key, count, time.time()]
                 )
 
-    def statement(self, key: str) -> int | None:
+    def statement(self, key: str, table: TableName | None = None) -> int | None:
         with self._database.transaction() as work:
             rows = work.query(
                 "SELECT changed FROM sparkport_statements WHERE catalog_name = ? AND statement = ?",

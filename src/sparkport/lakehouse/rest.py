@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sparkport.errors import (
@@ -22,12 +21,12 @@ from sparkport.errors import (
     Unavailable,
     Unsupported,
 )
-from sparkport.lakehouse.pointers import Cut, Move, Moved, Pointers, TableName
+from sparkport.lakehouse.pointers import Cut, Edit, Moved, Pointers, TableName
 from sparkport.lakehouse.rest_client import Answer, Refused, RestClient, Unanswered
 from sparkport.lakehouse.rest_updates import Json, requirements, updates
 from sparkport.lakehouse.settings import LakehouseSettings
 
-__all__ = ["Change", "RestPointers"]
+__all__ = ["RestPointers"]
 
 _STATEMENT = "sparkport.statement."
 _STATEMENT_SECONDS = 3600.0
@@ -36,15 +35,6 @@ _COMMIT_MANY = "POST /v1/{prefix}/transactions/commit"
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A table's metadata as it was seen and as it shall be; ``before`` is None for a table to be created."""
-
-    table: TableName
-    before: Mapping[str, Any] | None
-    after: Mapping[str, Any]
 
 
 class RestPointers(Pointers):
@@ -117,10 +107,7 @@ class RestPointers(Pointers):
 
     # Commits
 
-    def swap(self, moves: Sequence[Move], statements: Mapping[str, int] | None = None) -> None:
-        raise Unsupported("a REST catalog writes its tables' metadata itself: commit changes instead")
-
-    def commit(self, changes: Sequence[Change], statements: Mapping[str, int] | None = None) -> dict[TableName, str]:
+    def commit(self, changes: Sequence[Edit], statements: Mapping[str, int] | None = None) -> dict[TableName, str]:
         """Make all changes or, raising ``Moved``, none; where the metadata is afterwards. ``statements`` are noted too.
 
         What a statement finds noted already is not checked here: it was made on the same tables, so ``Moved`` tells.
@@ -145,7 +132,7 @@ class RestPointers(Pointers):
             raise Unsupported("this catalog cannot change several tables in one commit")
         return self._client.post("transactions", "commit", body={"table-changes": list(asked)})
 
-    def _refusal(self, refused: Refused, changes: Sequence[Change]) -> Exception:
+    def _refusal(self, refused: Refused, changes: Sequence[Edit]) -> Exception:
         if refused.status == 409:
             created = [change.table for change in changes if change.before is None]
             if created and len(changes) == 1:
@@ -157,7 +144,7 @@ class RestPointers(Pointers):
             return Moved(changes[0].table)
         return InvalidArgument(f"the catalog refuses the change: {refused.message}")
 
-    def _looked_up(self, changes: Sequence[Change], cause: Unanswered) -> dict[TableName, str]:
+    def _looked_up(self, changes: Sequence[Edit], cause: Unanswered) -> dict[TableName, str]:
         """No answer came: the tables tell whether the change was made."""
         for change in changes:
             found = self._load(change.table, full=True)
@@ -165,7 +152,7 @@ class RestPointers(Pointers):
                 raise Unavailable("the catalog gave no answer to a commit, and the change is not there") from cause
         return self._locations(changes)
 
-    def _locations(self, changes: Sequence[Change]) -> dict[TableName, str]:
+    def _locations(self, changes: Sequence[Edit]) -> dict[TableName, str]:
         found: dict[TableName, str] = {}
         for change in changes:
             location = self.location(change.table)
@@ -291,7 +278,7 @@ def _unexpected(refused: Refused) -> Exception:
     return InvalidArgument(f"the catalog refuses: {refused.message}")
 
 
-def _request(change: Change, statements: Mapping[str, int] | None) -> Json:
+def _request(change: Edit, statements: Mapping[str, int] | None) -> Json:
     after = change.after if not statements else _noted(change.after, statements)
     return {
         "identifier": _identifier(change.table),
@@ -320,7 +307,7 @@ def _noted_at(value: str) -> float:
         return 0.0
 
 
-def _made(change: Change, now: Mapping[str, Any]) -> bool:
+def _made(change: Edit, now: Mapping[str, Any]) -> bool:
     """Whether a change is in a table's present metadata, which may have moved on since."""
     after = change.after
     if now["table-uuid"] != after["table-uuid"]:

@@ -63,26 +63,33 @@ class LakehouseSettings:
         return (ICEBERG_RUNTIME, *drivers[self.kind])
 
     def spark_conf(self) -> dict[str, str]:
+        """What a Connect server of our own is started with."""
+        return {
+            "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+            "spark.ui.enabled": "false",
+            **self.session_conf(),
+            **self.properties,
+        }
+
+    def session_conf(self) -> dict[str, str]:
+        """What makes any Spark with Iceberg in it see this catalog."""
         catalog = f"spark.sql.catalog.{self.catalog_name}"
         conf = {
-            "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.shuffle.partitions": "8",
-            "spark.ui.enabled": "false",
             catalog: "org.apache.iceberg.spark.SparkCatalog",
-            f"{catalog}.warehouse": self.warehouse_path,
             # A cached table would hide what others, and our own publishing, have committed since.
             f"{catalog}.cache-enabled": "false",
             f"{catalog}.unique-table-location": "true",
         }
         conf.update({f"{catalog}.{key}": value for key, value in self._catalog_properties().items()})
-        conf.update(self.properties)
-        return conf
+        own = f"{catalog}."
+        return {**conf, **{key: value for key, value in self.properties.items() if key.startswith(own)}}
 
     def _catalog_properties(self) -> dict[str, str]:
-        if self.kind == "rest":
+        if self.kind == "rest":  # its warehouse is a name that the server knows, and so a property of the user's
             return {"type": "rest", "uri": self.database_uri}
-        jdbc = {"type": "jdbc", "jdbc.schema-version": "V1"}
+        jdbc = {"type": "jdbc", "jdbc.schema-version": "V1", "warehouse": self.warehouse_path}
         if self.kind == "sqlite":
             return {**jdbc, "uri": f"jdbc:sqlite:{self.database_uri.removeprefix('sqlite:///')}"}
         parts = urlsplit(self.database_uri)

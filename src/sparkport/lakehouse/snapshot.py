@@ -287,7 +287,7 @@ class TableVersion:
             if found == number:
                 return version
             oldest = min(oldest, found)
-        raise VersionNotFound(f"table '{self.name[1]}' has no version {number}; the oldest that is left is {oldest}")
+        raise VersionNotFound(f"table '{self.name[1]}' has no version {number}; the oldest is {oldest}")
 
     def _at_time(self, text: str) -> TableVersion:
         try:
@@ -302,7 +302,7 @@ class TableVersion:
                 return version
             oldest = version.metadata
         when = datetime.fromtimestamp(oldest.last_updated_ms / 1000, UTC).isoformat()
-        raise VersionNotFound(f"table '{self.name[1]}' has no version at {text}; the oldest that is left is of {when}")
+        raise VersionNotFound(f"table '{self.name[1]}' has no version at {text}; the oldest is of {when}")
 
     def _history(self) -> Iterator[TableVersion]:
         """This version and those before it, as far as their metadata is still there."""

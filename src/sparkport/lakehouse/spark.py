@@ -27,7 +27,7 @@ from sparkport.errors import Conflict, InternalError, SparkportError, Unavailabl
 from sparkport.lakehouse.jars import JarCache
 from sparkport.lakehouse.settings import LakehouseSettings
 
-__all__ = ["CONFLICT_MARK", "SparkServer", "SparkState", "translated"]
+__all__ = ["CONFLICT_MARK", "Sessions", "SparkServer", "SparkState", "translated"]
 
 logger = logging.getLogger(__name__)
 
@@ -83,9 +83,7 @@ class SparkServer:
         self._stopping = threading.Event()
         self._process: subprocess.Popen[str] | None = None
         self._thread: threading.Thread | None = None
-        self._pool: queue.LifoQueue[tuple[int, Any]] = queue.LifoQueue()
-        for _ in range(settings.sessions):
-            self._pool.put((0, None))
+        self._sessions = Sessions(self, {}, settings.sessions)
 
     # Life
 
@@ -125,32 +123,20 @@ class SparkServer:
 
     @contextmanager
     def session(self, conf: Mapping[str, str] | None = None, *, timeout: float | None = None) -> Iterator[Any]:
-        """A session of the pool, with settings that hold for the block only."""
-        self.wait_ready(timeout)
-        try:
-            generation, session = self._pool.get(timeout=timeout)
-        except queue.Empty as exc:
-            raise Unavailable("all Spark sessions are busy; try again") from exc
-        good = False
-        try:
-            with translated("opening a session"):
-                if session is None or generation != self._generation:
-                    generation, session = self._generation, self._open_session()
-                for key, value in (conf or {}).items():
-                    session.conf.set(key, value)
+        """A session with settings that hold for the block only."""
+        with self._sessions.session(conf, timeout=timeout) as session:
             yield session
-            with translated("closing a session"):
-                for key in conf or {}:
-                    session.conf.unset(key)
-            good = True
-        finally:
-            # A session that failed may hold settings of a statement that is over: its place gets a new one.
-            self._pool.put((generation, session) if good else (generation, None))
-            if not good and session is not None:
-                with contextlib.suppress(Exception):
-                    session.client.close()
 
-    def _open_session(self) -> Any:
+    def sessions(self, conf: Mapping[str, str]) -> Sessions:
+        """A pool of sessions that all have these settings: several catalogs can share one Spark."""
+        return Sessions(self, conf, self._settings.sessions)
+
+    @property
+    def generation(self) -> int:
+        """Counts the servers that there have been: sessions of an earlier one are gone with it."""
+        return self._generation
+
+    def open_session(self) -> Any:
         from pyspark.sql.connect.client.retries import DefaultPolicy
         from pyspark.sql.connect.session import SparkSession
 
@@ -246,6 +232,50 @@ class SparkServer:
             logger.info("Spark: %s", state.value)
             if self._on_state is not None:
                 self._on_state(state)
+
+
+class Sessions:
+    """A fixed number of Connect sessions, made when they are first needed."""
+
+    def __init__(self, server: SparkServer, conf: Mapping[str, str], size: int) -> None:
+        self._server = server
+        self._conf = dict(conf)
+        self._pool: queue.LifoQueue[tuple[int, Any]] = queue.LifoQueue()
+        for _ in range(size):
+            self._pool.put((0, None))
+
+    @contextmanager
+    def session(self, conf: Mapping[str, str] | None = None, *, timeout: float | None = None) -> Iterator[Any]:
+        """A session with settings that hold for the block only."""
+        self._server.wait_ready(timeout)
+        try:
+            generation, session = self._pool.get(timeout=timeout)
+        except queue.Empty as exc:
+            raise Unavailable("all Spark sessions are busy; try again") from exc
+        good = False
+        try:
+            with translated("opening a session"):
+                if session is None or generation != self._server.generation:
+                    generation, session = self._server.generation, self._open()
+                for key, value in (conf or {}).items():
+                    session.conf.set(key, value)
+            yield session
+            with translated("closing a session"):
+                for key in conf or {}:
+                    session.conf.unset(key)
+            good = True
+        finally:
+            # A session that failed may hold settings of a statement that is over: its place gets a new one.
+            self._pool.put((generation, session) if good else (generation, None))
+            if not good and session is not None:
+                with contextlib.suppress(Exception):
+                    session.client.close()
+
+    def _open(self) -> Any:
+        session = self._server.open_session()
+        for key, value in self._conf.items():
+            session.conf.set(key, value)
+        return session
 
 
 def _die_with_parent() -> None:

@@ -14,7 +14,7 @@ from sparkport.catalog.scan import Scan, ScanRequest
 from sparkport.catalog.table import ROW_ID
 from sparkport.errors import NotFound
 from sparkport.lakehouse.snapshot import TableVersion
-from sparkport.lakehouse.spark import SparkServer, translated
+from sparkport.lakehouse.spark import Sessions, translated
 from sparkport.lakehouse.spark_sql import quoted
 from sparkport.lakehouse.staging import Staging
 from sparkport.lakehouse.storage import from_stored
@@ -26,7 +26,7 @@ _BATCH_ROWS = 65_536
 
 
 class Spill:
-    def __init__(self, spark: SparkServer, staging: Staging, catalog: str) -> None:
+    def __init__(self, spark: Sessions, staging: Staging, catalog: str) -> None:
         self._spark = spark
         self._staging = staging
         self._catalog = catalog

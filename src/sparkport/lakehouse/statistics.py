@@ -41,10 +41,19 @@ def column_statistics(files: Sequence[DataFile], field: Mapping[str, Any], decla
         return known
     low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
     try:
-        pa.array([low, high], declared.type)
+        low, high = _values([low, high], kind, declared)
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
         return known
     return ColumnStatistics(minimum=low, maximum=high, has_null=has_null, has_not_null=has_value)
+
+
+def _values(bounds: list[int], kind: str, declared: pa.Field) -> list[Any]:
+    """Bounds are whole units since the epoch; as values they are dates and times."""
+    stored = {"date": pa.date32(), "timestamp": pa.timestamp("us"), "timestamptz": pa.timestamp("us", "UTC")}.get(kind)
+    if stored is None:
+        return pa.array(bounds, declared.type).to_pylist()  # type: ignore[no-any-return]
+    units = pa.int32() if kind == "date" else pa.int64()
+    return pa.array(bounds, units).cast(stored).cast(declared.type).to_pylist()  # type: ignore[no-any-return]
 
 
 def bounds_predicate(

@@ -14,8 +14,7 @@ from sparkport.catalog.table import ColumnStatistics, StatisticsTable, Versioned
 from sparkport.errors import Conflict, ConstraintViolation, FailedPrecondition, InvalidArgument, TableNotFound
 from sparkport.lakehouse.edits import evolve_schema, set_properties
 from sparkport.lakehouse.engine import LakeEngine
-from sparkport.lakehouse.metadata_files import write_metadata
-from sparkport.lakehouse.pointers import Move, Moved
+from sparkport.lakehouse.pointers import Edit, Moved
 from sparkport.lakehouse.snapshot import TableVersion
 from sparkport.lakehouse.statement import LakeStatement
 
@@ -73,11 +72,9 @@ class LakeTable(ChangeableTable, StatisticsTable, VersionedTable, AlterableTable
             after = self._altered(current, alteration)
             if after is None:
                 return
-            new = write_metadata(self._engine.files, after, current.location)
             try:
-                self._engine.pointers.swap([Move(current.name, current.location, new)])
+                self._engine.pointers.commit([Edit(current.name, current.json, after, current.location)])
             except Moved:
-                self._engine.files.delete(new)
                 continue
             return
         raise Conflict(f"table '{self.name}' is changed by others all the time; run the statement again")

@@ -16,14 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparkport.errors import Conflict, InternalError, SparkportError, TableNotFound, Unavailable
+from sparkport.errors import Conflict, InternalError, TableNotFound, Unavailable
 from sparkport.lakehouse.edits import move_main
 from sparkport.lakehouse.faults import fault
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.metadata import load
-from sparkport.lakehouse.metadata_files import write_metadata
-from sparkport.lakehouse.pointers import Move, Moved, Pointers, TableName
-from sparkport.lakehouse.spark import SparkServer, translated
+from sparkport.lakehouse.pointers import Edit, Moved, Pointers, TableName
+from sparkport.lakehouse.spark import Sessions, translated
 from sparkport.lakehouse.spark_sql import quoted
 
 __all__ = ["Applied", "MergeWork", "TableWriter", "Writers"]
@@ -70,7 +69,7 @@ class TableWriter:
     """All changes that this server makes to one table, one after another."""
 
     def __init__(
-        self, table: TableName, *, catalog: str, pointers: Pointers, files: FileSystem, spark: SparkServer
+        self, table: TableName, *, catalog: str, pointers: Pointers, files: FileSystem, spark: Sessions
     ) -> None:
         self._table = table
         self._name = quoted(catalog, *table)
@@ -229,16 +228,13 @@ class TableWriter:
                     )
             after = move_main(metadata, staged["snapshot-id"], previous=location)
             fault("publish.before")
-            new = write_metadata(self._files, after, location)
             try:
-                self._pointers.swap([Move(self._table, location, new)], statements)
+                change = Edit(self._table, metadata, after, location)
+                published = self._pointers.commit([change], statements)
             except Moved:
-                self._files.delete(new)
                 continue
-            except SparkportError:
-                raise
             fault("publish.after")
-            return Applied(new, summary)
+            return Applied(published[self._table], summary)
 
 
 def _conf(wap_id: str, statements: Mapping[str, int]) -> dict[str, str]:
