@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import reads, writes
+from benchmarks import lakehouse, reads, writes
 from benchmarks.harness import Result
 
 BENCHMARKS: dict[str, Callable[..., Iterable[Result]]] = {
@@ -22,6 +22,11 @@ BENCHMARKS: dict[str, Callable[..., Iterable[Result]]] = {
     "exchange-insert": writes.exchange_insert,
     "exchange-returning": writes.exchange_returning,
     "small-inserts": writes.small_inserts,
+    "lake-scans": lakehouse.scans,
+    "lake-inserts": lakehouse.inserts,
+    "lake-changes": lakehouse.changes,
+    "lake-memory": lakehouse.memory,
+    "lake-start": lakehouse.start,
 }
 
 _COLUMNS = "{:<34} {:>15} {:>15} {:>8} {:>8}  {}"

@@ -23,7 +23,15 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from sparkport.errors import Conflict, InternalError, SparkportError, Unavailable
+from sparkport.errors import (
+    Conflict,
+    InternalError,
+    PermissionDenied,
+    ResourceExhausted,
+    SparkportError,
+    Unavailable,
+)
+from sparkport.lakehouse.faults import on_kill_spark
 from sparkport.lakehouse.jars import JarCache
 from sparkport.lakehouse.settings import LakehouseSettings
 
@@ -36,6 +44,9 @@ CONFLICT_MARK = "sparkport-conflict"
 
 _READY = "Spark Connect server started at"
 _RESTART_SECONDS = 2.0
+_PATIENT_SECONDS = 60.0
+_TRIES = 5
+"""After so many failures in a row writes are refused at once, and Spark is tried again at longer intervals."""
 
 
 class SparkState(Enum):
@@ -44,6 +55,10 @@ class SparkState(Enum):
     READY = "ready"
     FAILED = "failed"
     STOPPED = "stopped"
+
+
+_NO_SPARK = ("UNAVAILABLE", "failed to connect", "Connection refused", "Socket closed", "CANNOT_ESTABLISH")
+_NO_CATALOG = ("UncheckedSQLException", "PSQLException", "SQLTransientConnectionException", "ServiceUnavailableException")
 
 
 @contextmanager
@@ -57,9 +72,14 @@ def translated(what: str) -> Iterator[None]:
         text = str(exc)
         if CONFLICT_MARK in text:
             raise Conflict("a row was changed by another transaction; run this one again") from exc
-        gone = ("UNAVAILABLE", "failed to connect", "Connection refused", "Socket closed", "CANNOT_ESTABLISH")
+        if "No space left on device" in text or "database or disk is full" in text:
+            raise ResourceExhausted(f"{what}: the disk is full") from exc
+        if "Read-only file system" in text or "attempt to write a readonly database" in text:
+            raise PermissionDenied(f"{what}: the warehouse is read-only") from exc
+        if any(mark in text for mark in _NO_CATALOG):
+            raise Unavailable(f"{what}: Spark cannot reach the catalog; try again") from exc
         name = type(exc).__name__
-        if any(mark in text for mark in gone) or name in ("_MultiThreadedRendezvous", "_InactiveRpcError"):
+        if any(mark in text for mark in _NO_SPARK) or name in ("_MultiThreadedRendezvous", "_InactiveRpcError"):
             raise Unavailable(f"{what}: Spark is not there; try again") from exc
         raise InternalError(f"{what}: Spark failed: {_first_line(text)}") from exc
 
@@ -70,9 +90,18 @@ def _first_line(text: str) -> str:
 
 
 class SparkServer:
-    def __init__(self, settings: LakehouseSettings, *, on_state: Callable[[SparkState], None] | None = None) -> None:
+    """``warm_up`` is called, in a thread of its own, each time that a child is ready."""
+
+    def __init__(
+        self,
+        settings: LakehouseSettings,
+        *,
+        on_state: Callable[[SparkState], None] | None = None,
+        warm_up: Callable[[], None] | None = None,
+    ) -> None:
         self._settings = settings
         self._on_state = on_state
+        self.warm_up = warm_up
         self._jars = JarCache(settings.packages(), settings.jars)
         self._external = settings.spark if settings.spark.startswith("sc://") else None
         self._changed = threading.Condition()
@@ -89,6 +118,7 @@ class SparkServer:
 
     def start(self) -> None:
         """Begin in the background; returns at once."""
+        on_kill_spark(self._kill)
         self._thread = threading.Thread(target=self._supervise, name="sparkport-spark", daemon=True)
         self._thread.start()
 
@@ -132,6 +162,11 @@ class SparkServer:
         return Sessions(self, conf, self._settings.sessions)
 
     @property
+    def url(self) -> str:
+        """Where the Connect server is, once it is ready."""
+        return self._url
+
+    @property
     def generation(self) -> int:
         """Counts the servers that there have been: sessions of an earlier one are gone with it."""
         return self._generation
@@ -147,6 +182,20 @@ class SparkServer:
         session.client.set_retry_policies([] if self._external is None else elsewhere)
         return session
 
+    def lost(self, generation: int) -> bool:
+        """Asked by one who could not reach the server: whether it has ended, so that there will be another one."""
+        process = self._process
+        if self._external is not None or self._stopping.is_set():
+            return False
+        if process is not None and generation == self._generation:
+            try:
+                process.wait(timeout=2)
+            except subprocess.TimeoutExpired:
+                return False
+        with self._changed:
+            ended = lambda: self._state is not SparkState.READY or self._generation != generation  # noqa: E731
+            return self._changed.wait_for(ended, timeout=10)
+
     # The supervisor
 
     def _supervise(self) -> None:
@@ -159,23 +208,21 @@ class SparkServer:
             try:
                 began = time.monotonic()
                 self._run_once()
-                failures = failures + 1 if time.monotonic() - began < 60 else 1
+                failures = failures + 1 if time.monotonic() - began < _PATIENT_SECONDS else 1
             except Exception as exc:
                 logger.error("Spark cannot be started: %s", exc)
                 self._failure = f": {exc}"
                 failures += 1
             if self._stopping.is_set():
                 return
-            if failures >= 5:
-                self._set(SparkState.FAILED)
-                return
-            self._set(SparkState.STARTING)
-            self._stopping.wait(_RESTART_SECONDS * failures)
+            self._set(SparkState.FAILED if failures >= _TRIES else SparkState.STARTING)
+            self._stopping.wait(_PATIENT_SECONDS if failures >= _TRIES else _RESTART_SECONDS * (failures - 1))
 
     def _run_once(self) -> None:
         port = _free_port()
         resolved = self._jars.resolved()
-        self._set(SparkState.STARTING if resolved else SparkState.RESOLVING)
+        if self._state is not SparkState.FAILED:  # and it stays failed until it is ready
+            self._set(SparkState.STARTING if resolved else SparkState.RESOLVING)
         command = _command(self._settings, port, self._jars.arguments())
         environment = {**os.environ, "SPARK_HOME": str(_spark_home()), "PYSPARK_PYTHON": sys.executable}
         process = subprocess.Popen(
@@ -200,6 +247,8 @@ class SparkServer:
                     self._url = f"sc://127.0.0.1:{port}"
                     self._generation += 1
                     self._set(SparkState.READY)
+                    if self.warm_up is not None:
+                        threading.Thread(target=self.warm_up, name="sparkport-warm-up", daemon=True).start()
             code = process.wait()
         finally:
             self._end_process()
@@ -209,6 +258,12 @@ class SparkServer:
             if self._state is not SparkState.READY:
                 self._failure = f": {last[-1] if last else 'no output'}"
             logger.error("Spark has ended with code %s; its last lines:\n%s", code, "\n".join(last[-10:]))
+
+    def _kill(self) -> None:
+        process = self._process
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
     def _end_process(self) -> None:
         process, self._process = self._process, None
@@ -229,7 +284,7 @@ class SparkServer:
             self._state = state
             self._changed.notify_all()
         if changed:
-            logger.info("Spark: %s", state.value)
+            logger.debug("Spark: %s", state.value)
             if self._on_state is not None:
                 self._on_state(state)
 
@@ -240,6 +295,7 @@ class Sessions:
     def __init__(self, server: SparkServer, conf: Mapping[str, str], size: int) -> None:
         self._server = server
         self._conf = dict(conf)
+        self._size = size
         self._pool: queue.LifoQueue[tuple[int, Any]] = queue.LifoQueue()
         for _ in range(size):
             self._pool.put((0, None))
@@ -247,35 +303,81 @@ class Sessions:
     @contextmanager
     def session(self, conf: Mapping[str, str] | None = None, *, timeout: float | None = None) -> Iterator[Any]:
         """A session with settings that hold for the block only."""
-        self._server.wait_ready(timeout)
-        try:
-            generation, session = self._pool.get(timeout=timeout)
-        except queue.Empty as exc:
-            raise Unavailable("all Spark sessions are busy; try again") from exc
+        generation, session = self._take(conf or {}, timeout)
         good = False
         try:
-            with translated("opening a session"):
-                if session is None or generation != self._server.generation:
-                    generation, session = self._server.generation, self._open()
-                for key, value in (conf or {}).items():
-                    session.conf.set(key, value)
             yield session
-            with translated("closing a session"):
-                for key in conf or {}:
-                    session.conf.unset(key)
-            good = True
+            # What the block did is done, whatever becomes of the session.
+            good = self._reset(session, conf or {})
         finally:
             # A session that failed may hold settings of a statement that is over: its place gets a new one.
-            self._pool.put((generation, session) if good else (generation, None))
-            if not good and session is not None:
-                with contextlib.suppress(Exception):
-                    session.client.close()
+            self._pool.put((generation, session if good else None))
+            if not good:
+                _close(session)
+
+    @property
+    def in_use(self) -> int:
+        """How many of them are taken."""
+        return self._size - self._pool.qsize()
+
+    def _take(self, conf: Mapping[str, str], timeout: float | None) -> tuple[int, Any]:
+        """A session of the server that runs. One that dies is waited for, since nothing has been asked of it yet."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self._server.wait_ready(_left(deadline))
+            try:
+                generation, session = self._pool.get(timeout=_left(deadline))
+            except queue.Empty as exc:
+                raise Unavailable("all Spark sessions are busy; try again") from exc
+            try:
+                return self._prepared(generation, session, conf)
+            except BaseException as exc:
+                self._pool.put((0, None))
+                if not isinstance(exc, Unavailable) or not self._server.lost(self._server.generation):
+                    raise
+
+    def _prepared(self, generation: int, session: Any, conf: Mapping[str, str]) -> tuple[int, Any]:
+        current = self._server.generation
+        if session is not None and generation == current:
+            try:
+                _configure(session, conf or {"spark.sql.session.timeZone": "UTC"})
+                return current, session
+            except Exception as exc:  # Spark closes sessions that were silent for an hour
+                logger.debug("a session is replaced: %s", exc)
+        _close(session)
+        with translated("opening a session"):
+            session = self._open()
+            _configure(session, conf)
+        return current, session
+
+    def _reset(self, session: Any, conf: Mapping[str, str]) -> bool:
+        try:
+            for key in conf:
+                session.conf.unset(key)
+        except Exception as exc:
+            logger.debug("a session is given up: %s", exc)
+            return False
+        return True
 
     def _open(self) -> Any:
         session = self._server.open_session()
-        for key, value in self._conf.items():
-            session.conf.set(key, value)
+        _configure(session, self._conf)
         return session
+
+
+def _configure(session: Any, conf: Mapping[str, str]) -> None:
+    for key, value in conf.items():
+        session.conf.set(key, value)
+
+
+def _close(session: Any) -> None:
+    if session is not None:
+        with contextlib.suppress(Exception):
+            session.client.close()
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(deadline - time.monotonic(), 0.0)
 
 
 def _die_with_parent() -> None:

@@ -1,0 +1,348 @@
+"""The lakehouse against Spark, DuckDB and PyIceberg on the same tables, in the same run.
+
+One Spark serves all: the server under measurement uses it as a Connect server that runs already, and the baselines
+use it directly.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.flight as fl
+import pyarrow.parquet as pq
+
+from benchmarks.harness import Child, Result, compare, peak_memory, serving_in_child, timed
+from sparkport.client import Client, col, connect
+from sparkport.lakehouse.database import open_database
+from sparkport.lakehouse.files import FileSystem
+from sparkport.lakehouse.metadata import load
+from sparkport.lakehouse.plan import plan
+from sparkport.lakehouse.pointers import SqlPointers
+from sparkport.lakehouse.settings import LakehouseSettings
+from sparkport.lakehouse.spark import SparkServer
+
+__all__ = ["changes", "inserts", "memory", "scans", "start"]
+
+_WAREHOUSE = "SPARKPORT_BENCH_WAREHOUSE"
+_SPARK = "SPARKPORT_BENCH_SPARK"
+
+_COLUMNS = "id BIGINT, v DOUBLE, name STRING"
+
+
+@contextmanager
+def lake_server() -> Iterator[str]:
+    from sparkport.app import Lakehouse, Server
+
+    settings = LakehouseSettings(warehouse=os.environ[_WAREHOUSE], spark=os.environ[_SPARK], sessions=8)
+    with Lakehouse(settings) as lakehouse, Server(lakehouse.catalog, port=0) as server:
+        yield server.location
+
+
+@dataclass
+class _Lab:
+    """A server in a child, and Spark and the files beside it."""
+
+    child: Child
+    client: Client
+    settings: LakehouseSettings
+    spark: Any
+
+    def sql(self, text: str) -> Any:
+        return self.spark.sql(text.replace("LAKE", self.settings.catalog_name)).collect()
+
+    def files(self, table: str) -> list[str]:
+        database = open_database(self.settings.database_uri)
+        try:
+            location = SqlPointers(database, self.settings.catalog_name).location(("main", table))
+        finally:
+            database.close()
+        fs = FileSystem()
+        metadata = load(fs, location or "")
+        return [file.path for file in plan(fs, metadata, metadata.main_snapshot_id).files]
+
+
+@contextmanager
+def _lab() -> Iterator[_Lab]:
+    folder = Path(tempfile.mkdtemp(prefix="sparkport-bench-"))
+    settings = LakehouseSettings(warehouse=str(folder / "warehouse"), driver_memory="6g", sessions=2)
+    spark = SparkServer(settings)
+    spark.start()
+    try:
+        spark.wait_ready(180)
+        os.environ[_WAREHOUSE], os.environ[_SPARK] = settings.warehouse, spark.url
+        with (
+            serving_in_child(lake_server) as child,
+            connect(child.location) as client,
+            spark.sessions(settings.session_conf()).session() as session,
+        ):
+            yield _Lab(child, client, settings, session)
+    finally:
+        spark.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _rows(count: int) -> pa.Table:
+    ids = pa.array(range(count), pa.int64())
+    return pa.table({"id": ids, "v": ids.cast(pa.float64()), "name": pa.array([f"n{i % 1000}" for i in range(count)])})
+
+
+def _seconds(action: Callable[[], object], rounds: int) -> float:
+    action()
+    return median(timed(action) for _ in range(rounds))
+
+
+def _filled_by_spark(lab: _Lab, table: str, rows: int, files: int) -> None:
+    lab.client.create_table(
+        f"main.{table}", pa.schema([("id", pa.int64()), ("v", pa.float64()), ("name", pa.string())])
+    )
+    frame = lab.spark.range(rows).selectExpr("id", "CAST(id AS DOUBLE) AS v", "CONCAT('n', id % 1000) AS name")
+    frame.repartitionByRange(files, "id").sortWithinPartitions("id").writeTo(
+        f"{lab.settings.catalog_name}.main.{table}"
+    ).append()
+
+
+def scans(*, quick: bool) -> Iterator[Result]:
+    count, rounds = (2_000_000, 2) if quick else (10_000_000, 3)
+    with _lab() as lab:
+        _filled_by_spark(lab, "scanned", count, 16)
+        lab.client.delete("main.scanned", list(range(0, count, count // 1000)))
+        flight = fl.connect(lab.child.location)
+        descriptor = fl.FlightDescriptor.for_path("main", "scanned")
+
+        def ours() -> float:
+            ticket = flight.get_flight_info(descriptor).endpoints[0].ticket
+            seconds = timed(lambda: sum(chunk.data.num_rows for chunk in flight.do_get(ticket)))
+            return count / seconds
+
+        def spark() -> float:
+            query = f"SELECT *, _row_id FROM {lab.settings.catalog_name}.main.scanned"
+            return count / timed(lambda: lab.spark.sql(query).toArrow())
+
+        paths = lab.files("scanned")
+
+        def in_process() -> float:
+            read = "SELECT *, file_row_number FROM read_parquet(?, file_row_number = true)"
+            relation = duckdb.connect().sql(read, params=[paths])
+            return count / timed(lambda: sum(batch.num_rows for batch in relation.to_arrow_reader(65_536)))
+
+        def pyiceberg() -> float:
+            from pyiceberg.catalog.sql import SqlCatalog
+
+            catalog = SqlCatalog(lab.settings.catalog_name, uri=lab.settings.database_uri)
+            return count / timed(lambda: catalog.load_table("main.scanned").scan().to_arrow())
+
+        baselines = (
+            ("Spark toArrow", spark, 10.0),
+            ("DuckDB in process", in_process, 0.5),
+            ("PyIceberg", pyiceberg, 1.0),
+        )
+        for name, baseline, goal in baselines:
+            found = compare(ours, baseline, rounds=1 if baseline is spark else rounds)
+            yield Result(
+                name=f"lake scan / {name}",
+                ours=f"{found.ours / 1e6:.1f}M rows/s",
+                baseline=f"{found.baseline / 1e6:.1f}M rows/s",
+                value=found.ratio,
+                goal=goal,
+            )
+        yield from _point(lab, count, 200 if quick else 1_000)
+
+
+def _point(lab: _Lab, count: int, files: int) -> Iterator[Result]:
+    _filled_by_spark(lab, "looked_up", count, files)
+    wanted = count // 3
+    paths = lab.files("looked_up")
+    holding = next(
+        path
+        for path in paths
+        if duckdb.connect()
+        .execute("SELECT count(*) FROM read_parquet(?) WHERE id = ?", [path, wanted])
+        .fetchall()[0][0]
+    )
+    overhead = _seconds(lambda: lab.client.version(), 20)
+    ours = _seconds(lambda: lab.client.scan("main.looked_up", filter=col("id") == wanted).read_all(), 20)
+    con = duckdb.connect()
+    plain = _seconds(
+        lambda: con.execute("SELECT * FROM read_parquet(?) WHERE id = ?", [holding, wanted]).fetchall(), 20
+    )
+    yield Result(
+        name="lake point lookup",
+        ours=f"{ours * 1e3:.1f} ms",
+        baseline=f"{plain * 1e3:.1f} + {overhead * 3e3:.1f} ms",
+        # Planning, scanning and the table's description are three calls.
+        value=max(0.0, ours - 3 * overhead) / plain,
+        goal=2.0,
+        at_least=False,
+    )
+
+
+def inserts(*, quick: bool) -> Iterator[Result]:
+    count = 2_000_000 if quick else 10_000_000
+    rows = _rows(count)
+    with _lab() as lab:
+        staged = Path(lab.settings.warehouse).parent / "staged.parquet"
+        pq.write_table(rows, staged)
+        for table in ("big", "big_spark", "small", "small_spark"):
+            lab.client.create_table(f"main.{table}", rows.schema)
+        name = lab.settings.catalog_name
+
+        def spark_big() -> float:
+            frame = lab.spark.read.schema(_COLUMNS).parquet(str(staged))
+            return 1 / timed(lambda: frame.writeTo(f"{name}.main.big_spark").append())
+
+        found = compare(
+            lambda: 1 / timed(lambda: lab.client.insert("main.big", rows)), spark_big, rounds=1 if quick else 2
+        )
+        yield Result(
+            name=f"lake insert {count // 1_000_000}M rows",
+            ours=f"{1 / found.ours:.1f} s",
+            baseline=f"{1 / found.baseline:.1f} s",
+            value=1 / found.ratio,
+            goal=1.8,
+            at_least=False,
+        )
+        one = rows.slice(0, 1)
+        found = compare(
+            lambda: 1 / timed(lambda: lab.client.insert("main.small", one)),
+            lambda: 1 / timed(lambda: lab.sql("INSERT INTO LAKE.main.small_spark VALUES (1L, 1.0D, 'n')")),
+            rounds=8 if quick else 20,
+        )
+        yield Result(
+            name="lake insert 1 row",
+            ours=f"{1e3 / found.ours:.0f} ms",
+            baseline=f"{1e3 / found.baseline:.0f} ms",
+            value=1 / found.ratio,
+            goal=1.5,
+            at_least=False,
+        )
+        yield _many_clients(lab, one, 64)
+
+
+def _many_clients(lab: _Lab, one: pa.Table, clients: int) -> Result:
+    alone = 10 / timed(lambda: [lab.client.insert("main.small", one) for _ in range(10)])
+    each = 5
+
+    def run(_: int) -> None:
+        with connect(lab.child.location) as client:
+            for _ in range(each):
+                client.insert("main.small", one)
+
+    with ThreadPoolExecutor(clients) as pool:
+        together = clients * each / timed(lambda: list(pool.map(run, range(clients))))
+    return Result(
+        name=f"lake insert 1 row, {clients} clients",
+        ours=f"{together:.0f} /s",
+        baseline=f"{alone:.1f} /s",
+        value=together / alone,
+        goal=15.0,
+    )
+
+
+def changes(*, quick: bool) -> Iterator[Result]:
+    large = 10_000_000 if quick else 50_000_000
+    with _lab() as lab:
+        _filled_by_spark(lab, "few", 1_000_000, 2)
+        _filled_by_spark(lab, "many", large, large // 500_000)
+        wanted = iter(range(1, 1_000_000, 1_000))
+
+        def update(table: str) -> float:
+            row = pa.table({"rowid": pa.array([next(wanted)], pa.int64()), "v": [0.5]})
+            return 1 / timed(lambda: lab.client.update(f"main.{table}", row))
+
+        found = compare(lambda: update("many"), lambda: update("few"), rounds=4 if quick else 8)
+        yield Result(
+            name=f"lake update 1 row of {large // 1_000_000}M",
+            ours=f"{1e3 / found.ours:.0f} ms",
+            baseline=f"{1e3 / found.baseline:.0f} ms",
+            value=1 / found.ratio,
+            goal=2.0,
+            at_least=False,
+        )
+
+
+def memory(*, quick: bool) -> Iterator[Result]:
+    inserted, scanned = (2_000_000, 5_000_000) if quick else (20_000_000, 50_000_000)
+    schema = pa.schema([("id", pa.int64()), ("v", pa.float64()), ("name", pa.string())])
+    block = _rows(1_000_000)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for _ in range(inserted // block.num_rows):
+            yield from block.to_batches(max_chunksize=65_536)
+
+    with _lab() as lab:
+        lab.client.create_table("main.streamed", schema)
+        _filled_by_spark(lab, "wide", scanned, 20)
+
+        def work() -> None:
+            lab.client.insert("main.streamed", pa.RecordBatchReader.from_batches(schema, batches()))
+            assert sum(batch.num_rows for batch in lab.client.scan("main.wide")) == scanned
+
+        before = lab.child.resident_bytes()
+        with peak_memory(lab.child) as grown:
+            work()
+        peak = before + grown()
+        yield Result(
+            name="lake memory, insert and scan",
+            ours=f"{peak / 1e6:.0f} MB",
+            baseline="",
+            value=peak / 1e6,
+            goal=1_000.0,
+            at_least=False,
+        )
+
+
+def start(*, quick: bool) -> Iterator[Result]:
+    """From the command to the first row, on a warehouse that is there, while Spark is still starting."""
+    with _lab() as lab:
+        lab.client.create_table("main.there", _rows(1).schema)
+        lab.client.insert("main.there", _rows(10))
+        port = 40_000 + uuid.uuid4().int % 10_000
+        command = [
+            sys.executable,
+            "-m",
+            "sparkport.cli",
+            "serve",
+            "--port",
+            str(port),
+            "--warehouse",
+            lab.settings.warehouse,
+        ]
+        begin = time.perf_counter()
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            while True:
+                try:
+                    with connect(f"grpc://127.0.0.1:{port}") as client:
+                        assert client.scan("main.there").read_all().num_rows == 10
+                    break
+                except Exception:
+                    if time.perf_counter() - begin > 60:
+                        raise
+                    time.sleep(0.05)
+            seconds = time.perf_counter() - begin
+        finally:
+            process.terminate()
+            process.wait(60)
+        yield Result(
+            name="lake first row after start",
+            ours=f"{seconds:.1f} s",
+            baseline="",
+            value=seconds,
+            goal=3.0,
+            at_least=False,
+        )
