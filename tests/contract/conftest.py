@@ -101,7 +101,7 @@ def settings() -> TransactionSettings:
 def lake(settings: TransactionSettings) -> Iterator[Lake]:
     clock = Clock()
     catalog = MemoryCatalog("lake", settings=settings, clock=clock)
-    catalog.create_schema("analytics")
+    catalog.new_schema("analytics")
     table = catalog.create_table("analytics.events", EVENTS, rows=events(0, 1, 2, 3, 4, name="old"))
     other = catalog.create_table("analytics.other", pa.schema([("a", pa.int64()), ("b", pa.string())]))
     with serving(catalog) as server:

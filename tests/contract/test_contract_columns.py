@@ -191,13 +191,13 @@ def test_reserved_column_names_are_refused_at_create(name: str) -> None:
 
 
 def test_columns_that_differ_by_case_only_are_refused_at_create() -> None:
-    with pytest.raises(InvalidArgument, match="column 'a' is given twice"):
+    with pytest.raises(InvalidArgument, match="column 'A' is given twice"):
         MemoryCatalog().create_table("main.t", pa.schema([("a", pa.int64()), ("A", pa.int64())]))
 
 
 def test_a_server_with_several_catalogs_needs_the_name(lake: Lake) -> None:
     second = MemoryCatalog("pond")
-    second.create_schema("analytics")
+    second.new_schema("analytics")
     table = second.create_table("analytics.events", EVENTS)
     lake.server.add_catalog(second)
     assert lake.json.insert("analytics.events", events(1), catalog_name="pond").affected_rows == 1

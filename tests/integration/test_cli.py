@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import sparkport
@@ -54,7 +55,7 @@ def fail():
 
 def environment(**extra: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SPARKPORT_")}
-    return {**kept, "PYTHONPATH": str(SOURCE), **extra}
+    return {**kept, "PYTHONPATH": str(SOURCE), "SPARKPORT_ENGINE": "memory", **extra}
 
 
 def run(*arguments: str, cwd: Path = ROOT, **extra: str) -> subprocess.CompletedProcess[str]:
@@ -130,7 +131,10 @@ def test_the_ready_line_and_the_line_to_paste_come_first() -> None:
 
 def test_without_an_argument_the_built_in_catalog_is_served() -> None:
     with serve("--catalog", "sea", "--schema", "deep") as server, connect(server.location, catalog="sea") as client:
-        assert client.scan("deep.hello").read_all().num_rows == 3
+        assert [(schema.name, schema.is_default) for schema in client.schemas()][:1] == [("deep", True)]
+        client.create_table("deep.fish", pa.schema([("id", pa.int64())]))
+        client.insert("fish", [{"id": 1}])
+        assert client.scan("deep.fish").read_all().to_pylist() == [{"id": 1}]
 
 
 def test_a_module_in_the_working_folder_is_served(folder: Path) -> None:
@@ -157,7 +161,7 @@ def test_settings_come_from_the_file_the_environment_and_flags(tmp_path: Path) -
     with serve("--schema", "c", "--config", str(tmp_path / "s.toml"), SPARKPORT_CATALOG="b") as server:
         assert "'b'" in server.hint
         with connect(server.location) as client:
-            assert [schema.name for schema in client.schemas()] == ["c"]
+            assert [schema.name for schema in client.schemas() if schema.is_default] == ["c"]
         assert json.loads(server.wait_for_log("listening"))["level"] == "info"
 
 
@@ -323,8 +327,12 @@ def test_list_shows_tables_with_columns_and_functions() -> None:
             "tools.main.countdown table function",
             "tools.main.running_total table function",
         ]
-    with serve() as server:
-        assert run("list", server.location).stdout == "lake.main.hello (id int64, greeting string)\n"
+    with serve() as server, connect(server.location) as client:
+        client.create_table("main.hello", pa.schema([("id", pa.int64()), ("greeting", pa.string())]))
+        assert (
+            run("list", server.location).stdout.splitlines()[0]
+            == "lake.main.hello (id int64, greeting string, rowid int64)"
+        )
 
 
 def test_actions_are_listed() -> None:

@@ -373,7 +373,7 @@ class Losing(MemoryTable):
     """Does as told when a statement is done, before the answer is on its way."""
 
     def __init__(self, catalog: MemoryCatalog) -> None:
-        super().__init__("losing", USERS, store=catalog._store, transactions=catalog._manager)
+        super().__init__(catalog._store.create("losing", USERS), store=catalog._store, transactions=catalog._manager)
         catalog.add("main", self)
         self.before: Any = lambda: None
         self.after: Any = lambda: None

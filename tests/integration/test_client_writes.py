@@ -228,7 +228,7 @@ class Held(MemoryTable):
 
 def test_a_stream_is_taken_no_faster_than_the_server_takes_it(catalog: MemoryCatalog, client: Client) -> None:
     Held.gate.clear()
-    table = Held("held", USERS, store=catalog._store, transactions=catalog._manager)
+    table = Held(catalog._store.create("held", USERS), store=catalog._store, transactions=catalog._manager)
     catalog.add("main", table)
     rows = 10_000
     batch = pa.RecordBatch.from_arrays(
@@ -434,7 +434,7 @@ def test_the_examples_of_the_documentation_change_what_they_say(capsys: pytest.C
             exec(example.replace("grpc://127.0.0.1:50051", server.location), names)
         rows = client.scan("main.users").read_all().sort_by("id").to_pylist()
         orders = client.scan("main.orders").read_all().to_pylist()
-    assert len(examples) == 2
+    assert len(examples) == 3
     assert capsys.readouterr().out == "1 [{'rowid': 2, 'id': 3}]\n"
     assert rows == [
         {"id": 2, "name": "rob", "level": 1},

@@ -121,7 +121,7 @@ def test_rows_do_not_change_the_listing() -> None:
 
 def test_an_unchanged_schema_keeps_its_hash_when_another_changes() -> None:
     catalog = lake()
-    catalog.create_schema("quiet")
+    catalog.new_schema("quiet")
     catalog.create_table("quiet.still", USERS.schema)
     with serving(catalog) as server, DuckDBClient(server.location) as client:
         attached = client.attach("lake")

@@ -154,7 +154,7 @@ TYPED = [
 @pytest.mark.parametrize(("schema", "name", "call"), TYPED)
 def test_a_recorded_value_of_each_type_comes_back_as_it_was_sent(schema: pa.Schema, name: str, call: Recorded) -> None:
     catalog = MemoryCatalog("lake")
-    catalog.create_schema("k")
+    catalog.new_schema("k")
     catalog.create_table(f"k.{name}", schema)
     rows = pa.Table.from_batches(call.sent_batches())
     with attached(catalog) as lake:

@@ -27,8 +27,10 @@ def _failing(checks: Sequence[str], rows: pa.RecordBatch) -> list[bool]:
 
 def require_checks(checks: Sequence[str], columns: pa.Schema) -> None:
     """Refuse a condition that could never be evaluated, when the table is made and not when it is first written."""
-    empty = pa.RecordBatch.from_arrays([pa.array([], column.type) for column in columns], schema=columns)
+    empty = pa.RecordBatch.from_arrays([pa.nulls(0, column.type) for column in columns], schema=columns)
     for check in checks:
+        if not check.strip():
+            raise InvalidArgument("a CHECK is empty: it cannot be evaluated")
         try:
             _failing([check], empty)
         except duckdb.Error as exc:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.model import Catalog, Schema
-from sparkport.catalog.table import Table
+from sparkport.catalog.table import ROW_ID_MARK, Table
 from sparkport.errors import InvalidArgument
 
 __all__ = [
@@ -185,9 +185,14 @@ class MutableCatalog(Catalog):
 
 
 def check_new_names(columns: pa.Schema) -> None:
-    """Names that a table's columns must not have: reserved ones, and one name twice."""
+    """Columns that a table must not have: none at all, reserved names, one name twice, a row id of the client's."""
+    if not len(columns):
+        raise InvalidArgument("a table needs at least one column")
     seen: set[str] = set()
-    for name in columns.names:
+    for column in columns:
+        name = column.name
+        if (column.metadata or {}).get(ROW_ID_MARK):
+            raise InvalidArgument(f"column '{name}' is marked as row id: tables have row ids of their own")
         if name.casefold() in RESERVED_COLUMNS:
             raise InvalidArgument(f"column name '{name}' is reserved")
         if name.casefold() in seen:

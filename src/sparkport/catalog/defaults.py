@@ -12,7 +12,7 @@ from sparkport.catalog.casting import converter
 from sparkport.catalog.sandbox import SANDBOX
 from sparkport.errors import InvalidArgument
 
-__all__ = ["DEFAULT_MARK", "default_of", "default_values"]
+__all__ = ["DEFAULT_MARK", "default_of", "default_values", "require_default"]
 
 DEFAULT_MARK = b"default"
 
@@ -38,3 +38,9 @@ def default_values(column: pa.Field, rows: int) -> pa.Array:
         return convert(values) if convert is not None else values.cast(column.type)
     except (duckdb.Error, pa.ArrowException) as exc:
         raise InvalidArgument(f"column '{column.name}': its default {expression!r} cannot be used") from exc
+
+
+def require_default(column: pa.Field) -> None:
+    """Refuse a default that could never be used, when it is set and not when it is first needed."""
+    if default_of(column) is not None:
+        default_values(column, 1)

@@ -71,6 +71,11 @@ def evolve_schema(columns: pa.Schema, change: Alteration) -> pa.Schema:
             return columns.remove(find_column(columns, name))
         case RenameColumn(name, new_name):
             index = find_column(columns, name)
+            others = columns.names[:index] + columns.names[index + 1 :]
+            if new_name.casefold() in {found.casefold() for found in others}:
+                raise AlreadyExists(f"column '{new_name}' already exists")
+            if columns.names[index] == new_name:
+                return columns
             evolved = columns.set(index, columns.field(index).with_name(new_name))
         case ChangeType(name, kind):
             index = find_column(columns, name)
@@ -105,7 +110,12 @@ def evolve_batch(batch: pa.RecordBatch, change: Alteration, target: pa.Schema) -
     old = batch.schema
     match change:
         case AddColumn(column):
-            return pa.RecordBatch.from_arrays([*batch.columns, default_values(column, batch.num_rows)], schema=target)
+            values = default_values(column, batch.num_rows)
+            if values.null_count and not column.nullable:
+                raise ConstraintViolation(
+                    f"column '{column.name}' is NOT NULL and the table has rows: it needs a default"
+                )
+            return pa.RecordBatch.from_arrays([*batch.columns, values], schema=target)
         case DropColumn(name):
             kept = [index for index in range(len(old)) if index != find_column(old, name)]
             return pa.RecordBatch.from_arrays([batch.column(index) for index in kept], schema=target)
@@ -131,7 +141,7 @@ def _marked(column: pa.Field, mark: bytes, value: str | None) -> pa.Field:
     metadata = {key: found for key, found in (column.metadata or {}).items() if key != mark}
     if value is not None:
         metadata[mark] = value.encode()
-    return column.with_metadata(metadata or None)
+    return column.with_metadata(metadata) if metadata else column.remove_metadata()
 
 
 # Fields inside structs. A path goes through structs only; lists and maps on the way are Unsupported.
@@ -153,6 +163,8 @@ def _evolve_type(kind: pa.DataType, change: _Nested, path: tuple[str, ...]) -> p
         raise Unsupported(f"column '{change.path[0]}' is no struct: only fields of structs can be changed")
     fields = [kind.field(index) for index in range(kind.num_fields)]
     if isinstance(change, AddField) and not path:
+        if not change.field.nullable:
+            raise Unsupported(f"field '{change.field.name}' is NOT NULL: a field that is added must take NULL")
         if any(found.name.casefold() == change.field.name.casefold() for found in fields):
             if change.if_not_exists:
                 return kind

@@ -95,6 +95,7 @@ class Table(ABC):
     name: str
     comment: str | None = None
     tags: Mapping[str, str] = MappingProxyType({})
+    checks: tuple[str, ...] = ()
 
     @property
     @abstractmethod

@@ -14,6 +14,7 @@ from sparkport.catalog.functions import ANY, Parameter
 from sparkport.catalog.table import data_schema, find_row_id_column
 from sparkport.client.names import Name
 from sparkport.errors import InvalidArgument
+from sparkport.protocol.contents import CHECKS_MARK, plain_schema
 from sparkport.protocol.flight import FlightInfo
 from sparkport.protocol.maps import MapReader, unpack
 from sparkport.protocol.targets import Kind, decode_schema
@@ -28,7 +29,6 @@ __all__ = [
     "decode_listing",
     "function_info",
     "table_info",
-    "user_metadata",
 ]
 
 _MAX_LISTING_BYTES = 2**31 - 1
@@ -64,6 +64,7 @@ class TableInfo:
     """An estimate, where the server has one at hand; listings have none."""
     wire_schema: pa.Schema = field(repr=False)
     """All columns as they are numbered on the wire, the row id included."""
+    checks: tuple[str, ...] = ()
 
     @property
     def full_name(self) -> str:
@@ -128,11 +129,12 @@ def table_info(info: FlightInfo) -> TableInfo:
         catalog=about.optional_text("catalog") or "",
         schema_name=about.text("schema"),
         name=about.text("name"),
-        schema=data_schema(info.schema.with_metadata(user_metadata(info.schema))),
+        schema=data_schema(plain_schema(info.schema)),
         row_id=find_row_id_column(info.schema) is not None,
         comment=about.optional_text("comment"),
         total_records=None if info.total_records < 0 else info.total_records,
         wire_schema=info.schema,
+        checks=_checks(info.schema),
     )
 
 
@@ -192,9 +194,9 @@ def _parameter(declared: pa.Field) -> Parameter:
     )
 
 
-def user_metadata(schema: pa.Schema) -> dict[bytes, bytes] | None:
-    """A schema's metadata without what only says something to DuckDB's planner."""
-    return {key: value for key, value in (schema.metadata or {}).items() if key != b"can_produce_statistics"} or None
+def _checks(schema: pa.Schema) -> tuple[str, ...]:
+    data = (schema.metadata or {}).get(CHECKS_MARK)
+    return () if data is None else MapReader.from_msgpack(data, what="check constraints").texts("constraints")
 
 
 def _array(value: Any) -> list[Any]:

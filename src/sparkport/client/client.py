@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from sparkport.auth.secret import Secret
 from sparkport.client.connection import Connection, open_channel
+from sparkport.client.ddl import Definitions
 from sparkport.client.locations import Pem, channel_credentials, parse_location
-from sparkport.client.session import Session
 from sparkport.client.transaction import Transaction, begin, run
 
 __all__ = ["Client", "connect"]
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Client(Session):
+class Client(Definitions):
     """A session that owns its connection. Made by ``connect``."""
 
     @property

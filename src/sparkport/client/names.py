@@ -9,7 +9,7 @@ from typing import TypeAlias
 from sparkport.errors import InvalidArgument
 from sparkport.protocol.targets import Kind, Target
 
-__all__ = ["Name", "NameLike", "parse_name", "quote"]
+__all__ = ["Name", "NameLike", "parse_name", "quote", "split_name"]
 
 NameLike: TypeAlias = "str | tuple[str, ...] | Name"
 
@@ -42,7 +42,7 @@ def parse_name(name: NameLike) -> Name:
     """A tuple is taken as it is; in a text, dots separate unless they stand in double quotes."""
     if isinstance(name, Name):
         return name
-    parts = _split(name) if isinstance(name, str) else list(name)
+    parts = split_name(name) if isinstance(name, str) else list(name)
     if not 1 <= len(parts) <= 3:
         raise InvalidArgument(f"name {name!r} must have one to three parts: catalog, schema, name")
     if not all(isinstance(part, str) and part for part in parts):
@@ -51,7 +51,8 @@ def parse_name(name: NameLike) -> Name:
     return Name(catalog, schema, last)
 
 
-def _split(text: str) -> list[str]:
+def split_name(text: str) -> list[str]:
+    """The parts of a name: dots separate unless they stand in double quotes."""
     parts: list[str] = []
     at = 0
     while True:

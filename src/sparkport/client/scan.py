@@ -19,12 +19,12 @@ from sparkport.catalog.expressions import Expression, Or, conjuncts, referenced_
 from sparkport.catalog.predicates import Predicate
 from sparkport.catalog.scan import AsOf, AsOfUnit
 from sparkport.catalog.table import find_row_id_column
-from sparkport.client.catalog import user_metadata
 from sparkport.client.connection import Connection
 from sparkport.client.errors import translated
 from sparkport.client.parallel import BatchSource, Parallel
 from sparkport.client.results import ScanResult
 from sparkport.errors import Cancelled, FailedPrecondition, InvalidArgument, Unsupported
+from sparkport.protocol.contents import plain_schema
 from sparkport.protocol.filter_writer import dump_filters
 from sparkport.protocol.flight import FlightEndpoint
 from sparkport.protocol.maps import pack, unpack
@@ -109,7 +109,7 @@ def select(
     return Selection(
         wire=schema,
         fetched=pa.schema([schema.field(index) for index in sorted(used | set(wanted))]),
-        returned=pa.schema([schema.field(index) for index in wanted], metadata=user_metadata(schema)),
+        returned=pa.schema([schema.field(index) for index in wanted], metadata=plain_schema(schema).metadata),
         filter=expr,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import uuid
 from collections.abc import Callable
 from types import TracebackType
 from typing import TypeVar
@@ -49,7 +50,9 @@ class Transaction(Session):
     _in_transaction = True
 
     def __init__(self, connection: Connection, transaction_id: str) -> None:
-        super().__init__(connection.with_headers({"x-transaction-id": transaction_id}))
+        # A session of its own: tables that the client makes or alters meanwhile are for it those of somebody else.
+        headers = {"x-transaction-id": transaction_id, "airport-client-session-id": uuid.uuid4().hex}
+        super().__init__(connection.with_headers(headers))
         self._outside = connection
         self._id = transaction_id
         self._ended: TransactionState | None = None

@@ -5,10 +5,12 @@ DuckDB repeats an action after a lost answer, so a change that finds its own wor
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -35,9 +37,10 @@ from sparkport.catalog.ddl import (
     check_new_names,
 )
 from sparkport.catalog.model import Catalog, Schema
-from sparkport.catalog.table import Table
+from sparkport.catalog.table import Table, data_schema
 from sparkport.errors import (
     AlreadyExists,
+    ConstraintViolation,
     FailedPrecondition,
     InvalidArgument,
     NotFound,
@@ -46,13 +49,15 @@ from sparkport.errors import (
     Unsupported,
 )
 from sparkport.handlers.directory import Directory
-from sparkport.protocol.contents import flight_info, schema_contents, table_schema
+from sparkport.protocol.contents import flight_info, plain_schema, schema_contents, table_schema
 from sparkport.protocol.maps import MapReader, pack
 from sparkport.protocol.targets import Kind, Target, decode_schema
 from sparkport.transactions.functions import TX_SCHEMA
 
 __all__ = ["ALTERATIONS", "Ddl"]
 
+_DUCKDB = "airport/"
+_CAST = re.compile(r'CAST\((?:(?P<plain>\w+)|"(?P<quoted>(?:[^"]|"")+)") AS .+\)', re.IGNORECASE)
 _REPEAT_SECONDS = 60.0
 _REMEMBERED = 10_000
 
@@ -66,9 +71,20 @@ def _one_field(body: MapReader) -> pa.Field:
     return schema.field(0)
 
 
+def _change_type(ctx: CallContext, body: MapReader) -> ChangeType:
+    """DuckDB sends a cast also where none was written; any other expression would be new values, not a new type."""
+    column, expression = _one_field(body), body.optional_text("expression")
+    if expression is not None:
+        cast = _CAST.fullmatch(expression)
+        of = None if cast is None else (cast["plain"] or cast["quoted"].replace('""', '"'))
+        if of is None or of.casefold() != column.name.casefold():
+            raise Unsupported(f"column '{column.name}': a type is changed without USING, not by {expression}")
+    return ChangeType(column.name, column.type)
+
+
 def _add_field(ctx: CallContext, body: MapReader) -> AddField:
     path, field = body.texts("column_path"), _one_field(body)
-    if "airport-user-agent" in ctx.headers and path and field.name == path[0]:
+    if ctx.headers.get("airport-user-agent", "").startswith(_DUCKDB) and path and field.name == path[0]:
         raise Unsupported(
             f"DuckDB's client does not send the name of a field that is added to '{'.'.join(path)}': "
             "add it with the Python client"
@@ -79,7 +95,7 @@ def _add_field(ctx: CallContext, body: MapReader) -> AddField:
 ALTERATIONS: dict[str, Decoder] = {
     "add_column": lambda ctx, body: AddColumn(_one_field(body), body.flag("if_column_not_exists", default=False)),
     "add_field": _add_field,
-    "change_column_type": lambda ctx, body: ChangeType(_one_field(body).name, _one_field(body).type),
+    "change_column_type": _change_type,
     "drop_not_null": lambda ctx, body: DropNotNull(body.text("column_name")),
     "remove_column": lambda ctx, body: DropColumn(
         body.text("removed_column"),
@@ -106,30 +122,31 @@ class Ddl:
 
     def create_schema(self, ctx: CallContext, body: MapReader) -> bytes:
         catalog = self._catalog(ctx, body.text("catalog_name"))
-        name = body.text("schema")
+        name = _new_name(body, "schema")
         if name.casefold() == TX_SCHEMA:
             raise InvalidArgument(f"schema name '{name}' is reserved")
         self._require(ctx, Operation.CREATE, Resource(catalog.name, name))
-        key = (catalog.name, "create_schema", name, body.optional_text("comment"))
+        change = self._done.change(ctx, (catalog.name, name), "create_schema", body.optional_text("comment"))
         try:
             catalog.create_schema(ctx, name, comment=body.optional_text("comment"), tags=body.text_map("tags"))
         except AlreadyExists:
-            if not self._done.before(ctx, key):
+            if not change.repeated:
                 raise
-        self._done.note(ctx, key)
+        change.note()
         return pack(schema_contents([]))
 
     def drop_schema(self, ctx: CallContext, body: MapReader) -> None:
         catalog = self._catalog(ctx, body.text("catalog_name"))
         name = body.text("name")
         self._require(ctx, Operation.DROP, Resource(catalog.name, name))
-        key = (catalog.name, "drop_schema", name)
+        change = self._done.change(ctx, (catalog.name, name), "drop_schema")
         try:
             catalog.drop_schema(ctx, name)
         except SchemaNotFound:
-            if not (body.flag("ignore_not_found", default=False) or self._done.before(ctx, key)):
+            if not (body.flag("ignore_not_found", default=False) or change.repeated):
                 raise
-        self._done.note(ctx, key)
+        else:
+            change.note()
 
     def create_table(self, ctx: CallContext, body: MapReader) -> bytes:
         catalog = self._catalog(ctx, body.text("catalog_name"))
@@ -138,44 +155,52 @@ class Ddl:
         on_conflict = body.optional_text("on_conflict") or OnConflict.ERROR.value
         if on_conflict not in {item.value for item in OnConflict}:
             raise InvalidArgument(f"body key 'on_conflict' must be error, ignore or replace, not '{on_conflict}'")
-        self._require(ctx, Operation.CREATE, Resource(catalog.name, schema.name, definition.name))
-        key = (catalog.name, "create_table", schema.name, repr(definition), definition.columns.serialize().to_pybytes())
+        place = (catalog.name, schema.name, definition.name)
+        self._require(ctx, Operation.CREATE, Resource(*place))
+        if on_conflict == OnConflict.REPLACE.value and schema.table(ctx, definition.name) is not None:
+            self._require(ctx, Operation.DROP, Resource(*place))
+        change = self._done.change(
+            ctx, place, "create_table", repr(definition), definition.columns.serialize().to_pybytes()
+        )
         try:
             table = schema.create_table(ctx, definition, OnConflict(on_conflict))
         except AlreadyExists:
-            repeated = schema.table(ctx, definition.name) if self._done.before(ctx, key) else None
-            if repeated is None:
+            repeated = schema.table(ctx, definition.name) if change.repeated else None
+            if repeated is None or not data_schema(repeated.schema).equals(definition.columns):
                 raise
             table = repeated
-        self._done.note(ctx, key)
+        change.note()
         return _info(body.text("catalog_name"), schema, table)
 
     def drop_table(self, ctx: CallContext, body: MapReader) -> None:
         catalog = self._catalog(ctx, body.text("catalog_name"))
         schema_name, name = body.text("schema_name"), body.text("name")
-        key = (catalog.name, "drop_table", schema_name, name)
+        change = self._done.change(ctx, (catalog.name, schema_name, name), "drop_table")
         try:
             schema = self._schema(ctx, catalog, schema_name)
             self._require(ctx, Operation.DROP, Resource(catalog.name, schema.name, name))
             schema.drop_table(ctx, name)
         except NotFound:
-            if not (body.flag("ignore_not_found", default=False) or self._done.before(ctx, key)):
+            if not (body.flag("ignore_not_found", default=False) or change.repeated):
                 raise
-        self._done.note(ctx, key)
+        else:
+            change.note()
 
     def rename_table(self, ctx: CallContext, body: MapReader) -> bytes | None:
         catalog = self._catalog(ctx, body.text("catalog"))
         schema = self._schema(ctx, catalog, body.text("schema"))
-        name, new_name = body.text("name"), body.text("new_table_name")
+        name, new_name = body.text("name"), _new_name(body, "new_table_name")
         self._require(ctx, Operation.ALTER, Resource(catalog.name, schema.name, name))
-        key = (catalog.name, "rename_table", schema.name, name, new_name)
+        self._require(ctx, Operation.CREATE, Resource(catalog.name, schema.name, new_name))
+        change = self._done.change(ctx, (catalog.name, schema.name, name), "rename_table", new_name)
         try:
             table: Table | None = schema.rename_table(ctx, name, new_name)
         except TableNotFound:
-            table = schema.table(ctx, new_name) if self._done.before(ctx, key) else None
+            table = schema.table(ctx, new_name) if change.repeated else None
             if table is None and not body.flag("ignore_not_found", default=False):
                 raise
-        self._done.note(ctx, key)
+        else:
+            change.note()
         return None if table is None else _info(body.text("catalog"), schema, table)
 
     def alter(self, action: str) -> Callable[[CallContext, MapReader], bytes | None]:
@@ -194,13 +219,16 @@ class Ddl:
             self._refuse_deferred(ctx, found.catalog)
             if not isinstance(found.table, AlterableTable):
                 raise Unsupported(f"table '{found.table.name}' cannot be altered")
-            key = (found.catalog.name, action, found.schema.name, found.table.name, repr(alteration))
+            place = (found.catalog.name, found.schema.name, found.table.name)
+            change = self._done.change(ctx, place, action, repr(alteration))
             try:
                 found.table.alter(ctx, alteration)
+            except ConstraintViolation:
+                raise  # of rows: a change that is done already does not meet any
             except (AlreadyExists, InvalidArgument):
-                if not self._done.before(ctx, key):
+                if not change.repeated:
                     raise
-            self._done.note(ctx, key)
+            change.note()
             changed = found.schema.table(ctx, found.table.name) or found.table
             return _info(body.text("catalog"), found.schema, changed)
 
@@ -241,7 +269,21 @@ def _definition(body: MapReader) -> TableDefinition:
         columns = columns.set(number, columns.field(number).with_nullable(False))
     check_new_names(columns)
     checks = body.texts("check_constraints") if "check_constraints" in body else ()
-    return TableDefinition(name=body.text("table_name"), columns=columns, checks=checks)
+    return TableDefinition(
+        name=_new_name(body, "table_name"),
+        columns=plain_schema(columns),
+        checks=checks,
+        comment=body.optional_text("comment"),
+        tags=body.text_map("tags"),
+    )
+
+
+def _new_name(body: MapReader, key: str) -> str:
+    """A name that something will have from now on."""
+    name = body.text(key)
+    if not name.strip() or "\0" in name:
+        raise InvalidArgument(f"body key '{key}' is no name")
+    return name
 
 
 _SPELLED = {
@@ -258,25 +300,34 @@ def _info(catalog_name: str, schema: Schema, table: Table) -> bytes:
     return flight_info(table, target, table_schema(table)).encode()
 
 
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """One change on its way. ``repeated``: it is the last thing that this session has done there, a moment ago."""
+
+    repeated: bool
+    note: Callable[[], None]
+
+
 class _Done:
-    """What a client session has changed in the last minute."""
+    """The last change of each client session to each schema or table, within a minute."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._when: OrderedDict[tuple[object, ...], float] = OrderedDict()
+        self._last: OrderedDict[tuple[str, ...], tuple[tuple[object, ...], float]] = OrderedDict()
 
-    def before(self, ctx: CallContext, key: tuple[object, ...]) -> bool:
-        if ctx.session_id is None:
-            return False
+    def change(self, ctx: CallContext, place: tuple[str, ...], *what: object) -> _Change:
+        session = ctx.session_id
+        if session is None:
+            return _Change(False, lambda: None)
+        key = (session, *(name.casefold() for name in place))
         with self._lock:
-            when = self._when.get((ctx.session_id, *key))
-        return when is not None and self._clock() - when < _REPEAT_SECONDS
+            last, when = self._last.get(key, ((), 0.0))
+        return _Change(last == what and self._clock() - when < _REPEAT_SECONDS, lambda: self._note(key, what))
 
-    def note(self, ctx: CallContext, key: tuple[object, ...]) -> None:
-        if ctx.session_id is None:
-            return
+    def _note(self, key: tuple[str, ...], what: tuple[object, ...]) -> None:
         with self._lock:
-            self._when[(ctx.session_id, *key)] = self._clock()
-            while len(self._when) > _REMEMBERED:
-                self._when.popitem(last=False)
+            self._last[key] = (what, self._clock())
+            self._last.move_to_end(key)
+            while len(self._last) > _REMEMBERED:
+                self._last.popitem(last=False)

@@ -6,127 +6,264 @@ users = catalog.create_table("main.users", pa.schema([("id", pa.int64())]))
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 
 import pyarrow as pa
 
+from sparkport.catalog.constraints import require_checks
 from sparkport.catalog.context import CallContext
+from sparkport.catalog.ddl import MutableCatalog, MutableSchema, OnConflict, TableDefinition, check_new_names
+from sparkport.catalog.defaults import require_default
 from sparkport.catalog.functions import Function
-from sparkport.catalog.model import Catalog, CatalogVersion, Schema
-from sparkport.catalog.table import DMLOptions, Table, find_row_id_column
-from sparkport.errors import AlreadyExists, InvalidArgument, SchemaNotFound, TableNotFound
+from sparkport.catalog.model import CatalogVersion, Schema
+from sparkport.catalog.table import DMLOptions, Table
+from sparkport.errors import AlreadyExists, SchemaNotFound, TableNotFound, Unsupported
+from sparkport.memory.data import Author, TableData
+from sparkport.memory.names import Binding, Names
 from sparkport.memory.store import Store, View
 from sparkport.memory.table import MemoryTable
 from sparkport.transactions.manager import Transactions, TransactionSettings
 
 __all__ = ["MemoryCatalog", "MemorySchema"]
 
-RESERVED_COLUMNS = frozenset(
-    {"rowid", "_row_id", "_file", "_pos", "_spec_id", "_partition", "_deleted", "_last_updated_sequence_number"}
-)
+Item = TableData | Table | Function
+"""A table of this engine, of which each call gets its own view, or something else that is handed out as it is."""
 
 
-class MemorySchema(Schema):
-    def __init__(self, name: str, *, comment: str | None = None, tags: Mapping[str, str] | None = None) -> None:
+class MemorySchema(MutableSchema):
+    def __init__(
+        self,
+        name: str,
+        *,
+        store: Store,
+        transactions: Transactions[View],
+        comment: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        is_default: bool = False,
+    ) -> None:
         self.name = name
         self.comment = comment
         self.tags = dict(tags or {})
-        self.is_default = name == "main"
-        self._items: dict[str, Table | Function] = {}
+        self.is_default = is_default
+        self._store = store
+        self._transactions = transactions
+        self._names: Names[Item] = Names()
+        self._dropped = False
 
     def tables(self, ctx: CallContext) -> Iterable[Table]:
-        return [item for item in self._items.values() if isinstance(item, Table)]
+        bindings = self._names.at(seen_commit(ctx, self._store, self._transactions))
+        return [table for binding in bindings if (table := self._table(ctx, binding)) is not None]
 
     def functions(self, ctx: CallContext) -> Iterable[Function]:
-        return [item for item in self._items.values() if isinstance(item, Function)]
+        bindings = self._names.at(seen_commit(ctx, self._store, self._transactions))
+        return [binding.item for binding in bindings if isinstance(binding.item, Function)]
 
     def table(self, ctx: CallContext, name: str) -> Table | None:
-        item = self._items.get(name.casefold())
-        return item if isinstance(item, Table) else None
+        binding = self._names.find(name, seen_commit(ctx, self._store, self._transactions), ctx)
+        return None if binding is None else self._table(ctx, binding)
+
+    def create_table(
+        self, ctx: CallContext, definition: TableDefinition, on_conflict: OnConflict = OnConflict.ERROR
+    ) -> Table:
+        data = self._new(definition)
+        with self._store.lock:
+            taken = self._names.current(definition.name)
+            if taken is not None and isinstance(taken.item, Table | TableData) and on_conflict is OnConflict.IGNORE:
+                return self._current(taken)
+            self._bind(data, definition.name, Author.of(ctx), replace=on_conflict is OnConflict.REPLACE)
+            return self._open(data, definition.name)
+
+    def drop_table(self, ctx: CallContext, name: str) -> None:
+        with self._store.lock:
+            self._require_kept()
+            binding = self._found(name)
+            with self._store.changing_names() as commit:
+                _end(binding, commit)
+
+    def rename_table(self, ctx: CallContext, name: str, new_name: str) -> Table:
+        with self._store.lock:
+            self._require_kept()
+            binding = self._found(name)
+            taken = self._names.current(new_name)
+            if taken is not None and taken is not binding:
+                raise AlreadyExists(f"'{self.name}.{taken.name}' already exists")
+            if not isinstance(binding.item, TableData):
+                raise Unsupported(f"table '{self.name}.{binding.name}' cannot be renamed")
+            with self._store.changing_names() as commit:
+                binding.until = commit
+                binding.item.name = new_name
+                self._names.bind(new_name, binding.item, commit, Author.of(ctx))
+            return self._open(binding.item, new_name)
+
+    def new_table(self, definition: TableDefinition, rows: pa.Table | None) -> MemoryTable:
+        """A table that is seen only when its rows are in it, and follows the newest state for whoever holds it."""
+        data = self._new(definition)
+        table = self._open(data, definition.name)
+        if rows is not None:
+            reader = pa.RecordBatchReader.from_batches(definition.columns, rows.to_batches())
+            table.insert(CallContext(), reader, DMLOptions())
+        self._bind(data, definition.name, Author())
+        return table
+
+    def add(self, item: Table | Function) -> None:
+        self._bind(item, item.name, Author())
+
+    def close(self, commit: int) -> None:
+        """Drop all that is in it, in a commit that is under way."""
+        self._dropped = True
+        for binding in self._names.at(commit):
+            _end(binding, commit)
+
+    def _new(self, definition: TableDefinition) -> TableData:
+        check_new_names(definition.columns)
+        for column in definition.columns:
+            require_default(column)
+        require_checks(definition.checks, definition.columns)
+        return self._store.create(
+            definition.name,
+            definition.columns,
+            comment=definition.comment,
+            tags=definition.tags,
+            checks=definition.checks,
+        )
+
+    def _bind(self, item: Item, name: str, author: Author, *, replace: bool = False) -> None:
+        with self._store.lock:
+            self._require_kept()
+            taken = self._names.current(name)
+            if taken is not None and not (replace and isinstance(taken.item, Table | TableData)):
+                raise AlreadyExists(f"table '{self.name}.{taken.name}' already exists")
+            with self._store.changing_names() as commit:
+                if taken is not None:
+                    _end(taken, commit)
+                self._names.bind(name, item, commit, author)
+
+    def _found(self, name: str) -> Binding[Item]:
+        binding = self._names.current(name)
+        if binding is None or isinstance(binding.item, Function):
+            raise TableNotFound(self.name, name)
+        return binding
+
+    def _require_kept(self) -> None:
+        if self._dropped:
+            raise SchemaNotFound(self.name)
+
+    def _current(self, binding: Binding[Item]) -> Table:
+        table = self._table(CallContext(), binding)
+        if table is None:
+            raise TableNotFound(self.name, binding.name)
+        return table
+
+    def _table(self, ctx: CallContext, binding: Binding[Item]) -> Table | None:
+        """The table as the call sees it."""
+        if isinstance(binding.item, TableData):
+            return self._open(binding.item, binding.name).seen_by(ctx)
+        return binding.item if isinstance(binding.item, Table) else None
+
+    def _open(self, data: TableData, name: str) -> MemoryTable:
+        return MemoryTable(data, name=name, store=self._store, transactions=self._transactions)
 
 
-class MemoryCatalog(Catalog):
-    """Begins with one schema, ``main``. Methods that change it may be called while it is served."""
+class MemoryCatalog(MutableCatalog):
+    """Begins with one schema, the default one. Methods that change it may be called while it is served."""
 
     def __init__(
         self,
         name: str = "lake",
         *,
+        default_schema: str = "main",
         settings: TransactionSettings | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.name = name
-        self._lock = threading.Lock()
+        self._default_schema = default_schema
         self._store = Store(clock=clock)
         self._manager: Transactions[View] = Transactions(self._store, settings, clock=lambda: clock().timestamp())
         self.transactions = self._manager
-        self._schemas: dict[str, MemorySchema] = {"main": MemorySchema("main")}
-        self._version = 1
+        self._names: Names[MemorySchema] = Names()
+        self.new_schema(default_schema)
 
     def schemas(self, ctx: CallContext) -> Iterable[Schema]:
-        return list(self._schemas.values())
+        return [binding.item for binding in self._names.at(seen_commit(ctx, self._store, self._manager))]
 
     def schema(self, ctx: CallContext, name: str) -> Schema | None:
-        return self._schemas.get(name.casefold())
+        binding = self._names.find(name, seen_commit(ctx, self._store, self._manager), ctx)
+        return None if binding is None else binding.item
 
     def version(self, ctx: CallContext) -> CatalogVersion:
-        return CatalogVersion(self._version)
+        return CatalogVersion(self._store.listed_at(seen_commit(ctx, self._store, self._manager)))
 
     def create_schema(
+        self, ctx: CallContext, name: str, *, comment: str | None = None, tags: Mapping[str, str] | None = None
+    ) -> MemorySchema:
+        schema = MemorySchema(
+            name,
+            store=self._store,
+            transactions=self._manager,
+            comment=comment,
+            tags=tags,
+            is_default=name.casefold() == self._default_schema.casefold(),
+        )
+        with self._store.lock:
+            if self._names.current(name) is not None:
+                raise AlreadyExists(f"schema '{name}' already exists")
+            with self._store.changing_names() as commit:
+                self._names.bind(name, schema, commit, Author.of(ctx))
+        return schema
+
+    def drop_schema(self, ctx: CallContext, name: str) -> None:
+        with self._store.lock:
+            binding = self._names.current(name)
+            if binding is None:
+                raise SchemaNotFound(name)
+            with self._store.changing_names() as commit:
+                binding.until = commit
+                binding.item.close(commit)
+
+    # For programs that set a catalog up
+
+    def new_schema(
         self, name: str, *, comment: str | None = None, tags: Mapping[str, str] | None = None
     ) -> MemorySchema:
-        with self._lock:
-            if name.casefold() in self._schemas:
-                raise AlreadyExists(f"schema '{name}' already exists")
-            schema = self._schemas[name.casefold()] = MemorySchema(name, comment=comment, tags=tags)
-            self._version += 1
-            return schema
+        return self.create_schema(CallContext(), name, comment=comment, tags=tags)
 
     def create_table(
-        self, name: str, columns: pa.Schema, *, rows: pa.Table | None = None, comment: str | None = None
+        self,
+        name: str,
+        columns: pa.Schema,
+        *,
+        rows: pa.Table | None = None,
+        comment: str | None = None,
+        checks: tuple[str, ...] = (),
     ) -> MemoryTable:
         """A table by ``schema.name``, with rows in it if they are given: those are its version 1."""
-        schema_name, _, table_name = name.rpartition(".")
-        _check_columns(columns)
-        table = MemoryTable(table_name, columns, store=self._store, transactions=self._manager, comment=comment)
-        if rows is not None:
-            table.insert(CallContext(), pa.RecordBatchReader.from_batches(columns, rows.to_batches()), DMLOptions())
-        self._add(schema_name or "main", table)
-        return table
+        schema, table_name = self._place(name)
+        return schema.new_table(TableDefinition(name=table_name, columns=columns, checks=checks, comment=comment), rows)
 
     def add(self, schema: str, item: Table | Function) -> None:
         """A table or function of another kind, next to the memory tables."""
-        self._add(schema, item)
+        self._place(f"{schema}.")[0].add(item)
 
     def drop_table(self, name: str) -> None:
+        schema, table_name = self._place(name)
+        schema.drop_table(CallContext(), table_name)
+
+    def _place(self, name: str) -> tuple[MemorySchema, str]:
         schema_name, _, table_name = name.rpartition(".")
-        with self._lock:
-            schema = self._schemas.get((schema_name or "main").casefold())
-            if schema is None:
-                raise SchemaNotFound(schema_name)
-            if schema._items.pop(table_name.casefold(), None) is None:
-                raise TableNotFound(schema.name, table_name)
-            self._version += 1
-
-    def _add(self, schema_name: str, item: Table | Function) -> None:
-        with self._lock:
-            schema = self._schemas.get(schema_name.casefold())
-            if schema is None:
-                raise SchemaNotFound(schema_name)
-            if item.name.casefold() in schema._items:
-                raise AlreadyExists(f"'{schema.name}.{item.name}' already exists")
-            schema._items[item.name.casefold()] = item
-            self._version += 1
+        binding = self._names.current(schema_name or self._default_schema)
+        if binding is None:
+            raise SchemaNotFound(schema_name)
+        return binding.item, table_name
 
 
-def _check_columns(columns: pa.Schema) -> None:
-    names = [name.casefold() for name in columns.names]
-    for name in columns.names:
-        if name.casefold() in RESERVED_COLUMNS:
-            raise InvalidArgument(f"column name '{name}' is reserved")
-        if names.count(name.casefold()) > 1:
-            raise InvalidArgument(f"column '{name}' is given twice")
-    if find_row_id_column(columns) is not None:
-        raise InvalidArgument("a memory table has row ids of its own: give no row-id column")
+def seen_commit(ctx: CallContext, store: Store, transactions: Transactions[View]) -> int:
+    """The commit whose names a call sees: that of its transaction's beginning, or now."""
+    with transactions.use(ctx) as transaction:
+        return store.commit if transaction is None else transaction.state.commit
+
+
+def _end(binding: Binding[Item], commit: int) -> None:
+    binding.until = commit
+    if isinstance(binding.item, TableData):
+        binding.item.dropped = True

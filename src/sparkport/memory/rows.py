@@ -49,7 +49,7 @@ Place = tuple[Segment, int]
 def gather(places: Sequence[Place], schema: pa.Schema) -> pa.RecordBatch:
     """The rows at the given places, in that order."""
     if not places:
-        return pa.RecordBatch.from_arrays([pa.array([], column.type) for column in schema], schema=schema)
+        return pa.RecordBatch.from_arrays([pa.nulls(0, column.type) for column in schema], schema=schema)
     starts: dict[int, int] = {}
     batches: list[pa.RecordBatch] = []
     total = 0

@@ -6,16 +6,17 @@ from contextlib import nullcontext
 
 import pyarrow as pa
 
+from sparkport.catalog.constraints import check_rows
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.statement import Change, MissingRows, Statement, StatementRequest
 from sparkport.catalog.table import ROW_ID
 from sparkport.errors import Conflict, RowNotFound, TransactionNotActive
 from sparkport.memory.overlay import Overlay
 from sparkport.memory.rows import Place, gather
-from sparkport.memory.store import Store, TableData, View, conflict
+from sparkport.memory.store import Store, TableData, View, conflict, require_same
 from sparkport.transactions.manager import Transaction, Transactions
 
-__all__ = ["MemoryStatement"]
+__all__ = ["MemoryStatement", "base_commit"]
 
 
 class MemoryStatement(Statement):
@@ -28,16 +29,16 @@ class MemoryStatement(Statement):
         *,
         store: Store,
         table: TableData,
-        schema: pa.Schema,
         transactions: Transactions[View],
     ) -> None:
         self._request = request
         self._store = store
         self._table = table
-        self._schema = schema  # without row id
         self._transactions = transactions
         self._transaction = None if ctx.transaction_id is None else transactions.enter(ctx.transaction_id)
-        self._base = store.commit if self._transaction is None else self._transaction.state.pinned(table)
+        self._base = base_commit(ctx, store, table, self._transaction)
+        self.definition = table.at(self._base)
+        self._schema = self.definition.columns
         self._overlay = Overlay()
         self._seen: dict[int, Place] = {}
         self._pushes: list[tuple[pa.RecordBatch | None, pa.Int64Array | None]] = []
@@ -74,6 +75,7 @@ class MemoryStatement(Statement):
         return self._update(rows, row_ids, places) if rows is not None else self._delete(row_ids, places)
 
     def _insert(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
+        check_rows(self._table.name, self.definition.checks, rows)
         first = self._table.allocate(rows.num_rows)
         self._overlay.insert(rows, first)
         return self._with_ids(rows, pa.arange(first, first + rows.num_rows)) if self._request.returning else None
@@ -86,6 +88,7 @@ class MemoryStatement(Statement):
         chosen = list(kept.values())
         old = gather([place for index in chosen if (place := places[index]) is not None], self._schema)
         new = self._merged(old, rows.take(pa.array(chosen, pa.int64())))
+        check_rows(self._table.name, self.definition.checks, new)
         kept_ids = pa.array(list(kept), pa.int64())
         self._overlay.update(new, kept_ids)
         if not self._request.returning:
@@ -127,7 +130,7 @@ class MemoryStatement(Statement):
         own = None if self._transaction is None else self._transaction.state.overlays.get(self._table)
         place = None if own is None else own.find(row_id)
         if place is None and (own is None or not own.hides(row_id)):
-            place = self._table.rows.at(row_id, self._base)
+            place = self.definition.rows.at(row_id, self._base)
         return place
 
     def _merged(self, old: pa.RecordBatch, new: pa.RecordBatch) -> pa.RecordBatch:
@@ -149,6 +152,7 @@ class MemoryStatement(Statement):
     def _commit(self) -> int:
         """Without a transaction: the last write wins, so changes are made to the rows as they are at this moment."""
         with self._store.lock:
+            require_same(self._table, self._base)
             if self._overlay.replaced:
                 changed, gone = self._store.conflicts(self._table, self._overlay, self._base)
                 if changed or gone:
@@ -171,6 +175,7 @@ class MemoryStatement(Statement):
             view = transaction.state
             if not transaction.auto_commit:
                 with self._store.lock:
+                    require_same(self._table, self._base)
                     stale = sum(self._beneath(row_id) != place for row_id, place in self._seen.items())
                 if stale:
                     raise Conflict(
@@ -181,6 +186,7 @@ class MemoryStatement(Statement):
                 view.overlays.setdefault(self._table, Overlay()).take(self._overlay)
                 return count
             with self._store.lock:
+                require_same(self._table, self._base)
                 self._store.check_reads(transaction)
                 changed, gone = self._store.conflicts(self._table, self._overlay, self._base)
                 if changed:
@@ -195,6 +201,14 @@ class MemoryStatement(Statement):
     def _count(self, gone: set[int]) -> int:
         overlay = self._overlay
         return overlay.inserted if self._request.change is Change.INSERT else len(overlay.replaced) - len(gone)
+
+
+def base_commit(ctx: CallContext, store: Store, table: TableData, transaction: Transaction[View] | None) -> int:
+    """The commit at which a call sees a table: that of its transaction, or now."""
+    if transaction is None:
+        return store.commit
+    with transaction.lock:
+        return transaction.state.follow(table, ctx)
 
 
 def _one(table: pa.Table) -> pa.RecordBatch:

@@ -8,38 +8,27 @@ wins), and makes all its changes under one new number, which readers see at one 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+import pyarrow as pa
+
+from sparkport.catalog.constraints import require_checks
+from sparkport.catalog.context import CallContext
+from sparkport.catalog.ddl import AddColumn, Alteration, ChangeType, SetComment, SetDefault
+from sparkport.catalog.defaults import require_default
+from sparkport.catalog.evolve import evolve_schema
 from sparkport.catalog.transaction import Isolation
-from sparkport.errors import Conflict
+from sparkport.errors import Conflict, NotFound
+from sparkport.memory.data import Author, Definition, TableData
 from sparkport.memory.overlay import Overlay
-from sparkport.memory.rows import Rows, Segment
+from sparkport.memory.rows import Segment
 from sparkport.transactions.manager import Transaction
 
-__all__ = ["Store", "TableData", "View", "conflict"]
-
-
-@dataclass(slots=True, eq=False)
-class TableData:
-    """A table's rows, and its history: the commits that changed it, the first of them its creation."""
-
-    name: str
-    rows: Rows = field(default_factory=Rows)
-    commits: list[tuple[int, datetime]] = field(default_factory=list)
-    _next_id: int = 0
-    _id_lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def allocate(self, count: int) -> int:
-        """The first of ``count`` new row ids; ids of rows that are never committed stay unused."""
-        with self._id_lock:
-            first = self._next_id
-            self._next_id += count
-            return first
-
-    def last_commit(self) -> int:
-        return self.commits[-1][0]
+__all__ = ["Store", "TableData", "View", "conflict", "require_kept", "require_same"]
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +41,18 @@ class View:
     read: set[TableData] = field(default_factory=set)
 
     def pinned(self, table: TableData) -> int:
-        return self.pins.get(table, self.commit)
+        """Never before the table's creation: who has come to see it at all sees it as it was made."""
+        return max(self.pins.get(table, self.commit), table.created)
+
+    def follow(self, table: TableData, ctx: CallContext) -> int:
+        """The commit to see a table at, moved on by what the caller itself has altered since."""
+        pinned = self.pinned(table)
+        if table in self.overlays:
+            return pinned
+        moved = table.own_alterations(pinned, ctx)
+        if moved > pinned:
+            self.pins[table] = moved
+        return moved
 
 
 class Store:
@@ -62,27 +62,71 @@ class Store:
         self.lock = threading.RLock()
         self._clock = clock
         self._commit = 0
+        self._listings: list[int] = []
 
     @property
     def commit(self) -> int:
         """The number of the last commit: a reader as of it sees that commit whole, and none later."""
         return self._commit
 
-    def create(self, name: str) -> TableData:
+    def listed_at(self, commit: int) -> int:
+        """The number of the last commit, up to this one, that changed names, columns or comments."""
+        index = bisect_right(self._listings, commit)
+        return self._listings[index - 1] if index else 0
+
+    def create(
+        self,
+        name: str,
+        columns: pa.Schema,
+        *,
+        comment: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        checks: tuple[str, ...] = (),
+    ) -> TableData:
+        """A table that has no place in any schema yet."""
         with self.lock:
-            table = TableData(name)
-            table.commits.append((self._commit + 1, self._clock()))
-            self._commit += 1
+            number = self._commit + 1
+            definition = Definition(number, columns, comment=comment, tags=dict(tags or {}), checks=checks)
+            table = TableData(name, [definition], [(number, self._clock())])
+            self._commit = number
             return table
+
+    @contextmanager
+    def changing_names(self) -> Iterator[int]:
+        """The number of a commit of schemas and tables, which is made at the end of the block."""
+        with self.lock:
+            number = self._commit + 1
+            yield number
+            self._listings.append(number)
+            self._commit = number
+
+    def alter(self, table: TableData, change: Alteration, author: Author) -> None:
+        """Nothing to do is no commit. A comment on the table is no version of it: neither rows nor columns change."""
+        with self.lock:
+            require_kept(table)
+            before = table.newest
+            columns = evolve_schema(before.columns, change)
+            about_table = isinstance(change, SetComment) and change.column is None
+            if columns is before.columns and not about_table:
+                return
+            if isinstance(change, AddColumn | ChangeType | SetDefault):
+                for column in columns:
+                    require_default(column)
+            require_checks(before.checks, columns)
+            with self.changing_names() as number:
+                table.definitions.append(before.altered(change, columns, commit=number, author=author))
+                if not about_table:
+                    table.commits.append((number, self._clock()))
 
     def apply(self, changes: dict[TableData, Overlay]) -> int:
         """Make changes that were checked before, under the lock that is still held; the new commit's number."""
         number = self._commit + 1
         now = self._clock()
         for table, overlay in changes.items():
-            table.rows.end(overlay.replaced, number)
+            rows = table.newest.rows
+            rows.end(overlay.replaced, number)
             for batch, segment in overlay.segments():
-                table.rows.append(Segment(batch, number, segment.first_id, segment.row_ids))
+                rows.append(Segment(batch, number, segment.first_id, segment.row_ids))
             table.commits.append((number, now))
         self._commit = number
         return number
@@ -91,7 +135,7 @@ class Store:
         """How many changed rows were changed by others after ``since``, and which deleted ones are gone already."""
         changed, gone = 0, set()
         for row_id in overlay.replaced:
-            place = table.rows.newest(row_id)
+            place = table.newest.rows.newest(row_id)
             if place is None:
                 continue
             segment, offset = place
@@ -113,6 +157,7 @@ class Store:
         with self.lock:
             self.check_reads(transaction)
             for table, overlay in view.overlays.items():
+                require_same(table, view.pinned(table))
                 changed, gone = self.conflicts(table, overlay, view.pinned(table))
                 if changed:
                     raise conflict(table, changed)
@@ -136,8 +181,20 @@ class Store:
             return
         view = transaction.state
         for table in view.read:
-            if table.last_commit() > view.pinned(table):
+            if table.dropped or table.last_commit() > view.pinned(table):
                 raise Conflict(f"table '{table.name}' was read by this transaction and has been changed since")
+
+
+def require_kept(table: TableData) -> None:
+    if table.dropped:
+        raise NotFound(f"table '{table.name}' has been dropped")
+
+
+def require_same(table: TableData, commit: int) -> None:
+    """Rows that were made for the table as it was at ``commit`` must still fit it."""
+    require_kept(table)
+    if not table.newest.same_rows(table.at(commit)):
+        raise Conflict(f"table '{table.name}' has been altered; run the statement again")
 
 
 def conflict(table: TableData, rows: int) -> Conflict:

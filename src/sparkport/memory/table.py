@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -10,15 +10,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparkport.catalog.context import CallContext
+from sparkport.catalog.ddl import AlterableTable, Alteration
 from sparkport.catalog.scan import AsOf, AsOfUnit, Scan, ScanRequest
 from sparkport.catalog.statement import ChangeableTable, Statement, StatementRequest
 from sparkport.catalog.static import arrow_statistics, select_batches
 from sparkport.catalog.table import ROW_ID, ColumnStatistics, StatisticsTable, VersionedTable, row_id_field
-from sparkport.errors import InvalidArgument, VersionNotFound
+from sparkport.errors import Conflict, InvalidArgument, VersionNotFound
+from sparkport.memory.data import Author, Definition, TableData
 from sparkport.memory.overlay import FrozenOverlay
 from sparkport.memory.rows import Segment, coalesce
-from sparkport.memory.statement import MemoryStatement
-from sparkport.memory.store import Store, TableData, View
+from sparkport.memory.statement import MemoryStatement, base_commit
+from sparkport.memory.store import Store, View
 from sparkport.transactions.manager import Transactions
 
 __all__ = ["MemoryTable"]
@@ -26,32 +28,45 @@ __all__ = ["MemoryTable"]
 T = TypeVar("T")
 
 
-class MemoryTable(ChangeableTable, StatisticsTable, VersionedTable):
+class MemoryTable(ChangeableTable, StatisticsTable, VersionedTable, AlterableTable):
+    """A table as one call sees it: ``at`` is the commit of its description. Without it, the newest there is."""
+
     def __init__(
         self,
-        name: str,
-        columns: pa.Schema,
+        data: TableData,
         *,
         store: Store,
         transactions: Transactions[View],
-        comment: str | None = None,
-        tags: Mapping[str, str] | None = None,
+        name: str | None = None,
+        at: int | None = None,
     ) -> None:
-        self.name = name
-        self.comment = comment
-        self.tags = dict(tags or {})
-        self._columns = columns
-        self._schema = columns.append(row_id_field())
+        definition = data.newest if at is None else data.at(at)
+        self.name = data.name if name is None else name
+        self.comment = definition.comment
+        self.tags = dict(definition.tags)
+        self.checks = definition.checks
+        self._data = data
+        self._at = at
         self._store = store
         self._transactions = transactions
-        self._data = store.create(name)
+
+    def seen_by(self, ctx: CallContext) -> MemoryTable:
+        with self._transactions.use(ctx) as transaction:
+            commit = base_commit(ctx, self._store, self._data, transaction)
+        return MemoryTable(self._data, store=self._store, transactions=self._transactions, name=self.name, at=commit)
 
     @property
     def schema(self) -> pa.Schema:
-        return self._schema
+        return _with_row_id(self._definition)
+
+    @property
+    def _definition(self) -> Definition:
+        return self._data.newest if self._at is None else self._data.at(self._at)
 
     def scan(self, ctx: CallContext, request: ScanRequest) -> Scan:
         commit, overlay = self._view(ctx, request)
+        if request.at is None and not self._data.at(commit).same_rows(self._definition):
+            raise Conflict(f"table '{self.name}' has been altered since the scan was planned; run the query again")
         with_ids = request.selects(ROW_ID)
         batches = coalesce(_visible(self._data, commit, overlay, with_ids=with_ids))
         return Scan(select_batches(batches, request))
@@ -60,11 +75,12 @@ class MemoryTable(ChangeableTable, StatisticsTable, VersionedTable):
         """One part, which remembers the moment of planning."""
         if ctx.transaction_id is not None or request.at is not None:
             return (request,)
-        return (request.with_part(str(self._store.commit).encode()),)
+        return (request.with_part(str(self._now()).encode()),)
 
     def row_count(self, ctx: CallContext) -> int:
-        commit = self._store.commit
-        return sum(segment.batch.num_rows - len(segment.ended) for segment in self._data.rows.segments(commit))
+        commit = self._now()
+        segments = self._data.at(commit).rows.segments(commit)
+        return sum(segment.batch.num_rows - len(segment.ended) for segment in segments)
 
     def column_statistics(self, ctx: CallContext, column: str) -> ColumnStatistics | None:
         batches = list(self.scan(ctx, ScanRequest(columns=(column,))))
@@ -72,30 +88,32 @@ class MemoryTable(ChangeableTable, StatisticsTable, VersionedTable):
         return arrow_statistics(pa.chunked_array([batch.column(column) for batch in batches], field.type))
 
     def schema_at(self, ctx: CallContext, at: AsOf) -> pa.Schema:
-        self._commit_at(at)
-        return self.schema
+        return _with_row_id(self._data.at(self._commit_at(at)))
 
     def open_statement(self, ctx: CallContext, request: StatementRequest) -> Statement:
-        return MemoryStatement(
-            ctx,
-            request,
-            store=self._store,
-            table=self._data,
-            schema=self._columns,
-            transactions=self._transactions,
-        )
+        statement = MemoryStatement(ctx, request, store=self._store, table=self._data, transactions=self._transactions)
+        if not statement.definition.same_rows(self._definition):
+            statement.abort()
+            raise Conflict(f"table '{self.name}' has been altered; run the statement again")
+        return statement
+
+    def alter(self, ctx: CallContext, alteration: Alteration) -> None:
+        self._store.alter(self._data, alteration, Author.of(ctx))
+
+    def _now(self) -> int:
+        return self._store.commit if self._at is None else self._at
 
     def _view(self, ctx: CallContext, request: ScanRequest) -> tuple[int, FrozenOverlay | None]:
         if request.at is not None:
             return self._commit_at(request.at), None
         with self._transactions.use(ctx) as transaction:
             if transaction is None:
-                return _planned(request.part, self._store.commit), None
+                return _planned(request.part, self._now()), None
             with transaction.lock:
                 view = transaction.state
                 view.read.add(self._data)
                 overlay = view.overlays.get(self._data)
-                return view.pinned(self._data), None if overlay is None else overlay.frozen()
+                return view.follow(self._data, ctx), None if overlay is None else overlay.frozen()
 
     def _commit_at(self, at: AsOf) -> int:
         commits = list(self._data.commits)
@@ -110,6 +128,10 @@ class MemoryTable(ChangeableTable, StatisticsTable, VersionedTable):
         if not found:
             raise VersionNotFound(f"table '{self.name}' has no version at {at.value}; the oldest is of {commits[0][1]}")
         return found[-1]
+
+
+def _with_row_id(definition: Definition) -> pa.Schema:
+    return definition.columns.append(row_id_field())
 
 
 def _parsed(at: AsOf, parse: Callable[[str], T]) -> T:
@@ -132,7 +154,7 @@ def _visible(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a commit, less those that the overlay replaces, then the overlay's own."""
     hidden = None if overlay is None or not overlay.replaced else pa.array(overlay.replaced, pa.int64())
-    for segment in table.rows.segments(commit):
+    for segment in table.at(commit).rows.segments(commit):
         batch = _rows(segment.batch, segment, with_ids or hidden is not None)
         alive = segment.alive(commit)
         if alive is not None:

@@ -20,7 +20,18 @@ from sparkport.protocol.maps import pack
 from sparkport.protocol.statistics import all_have_statistics
 from sparkport.protocol.targets import Target
 
-__all__ = ["SchemaListing", "catalog_listing", "flight_info", "schema_contents", "table_schema"]
+__all__ = [
+    "CHECKS_MARK",
+    "SchemaListing",
+    "catalog_listing",
+    "flight_info",
+    "plain_schema",
+    "schema_contents",
+    "table_schema",
+]
+
+CHECKS_MARK = b"check_constraints"
+STATISTICS_MARK = b"can_produce_statistics"
 
 _ABSENT_ROOT = {"sha256": "0" * 64, "url": None, "serialized": None}
 
@@ -37,7 +48,7 @@ class SchemaListing:
 
 
 def table_schema(table: Table, columns: pa.Schema | None = None) -> pa.Schema:
-    """A table's columns as clients see them: the row id last and marked, statistics announced.
+    """A table's columns as clients see them: the row id last and marked, checks told, statistics announced.
 
     DuckDB numbers columns as if the row id were not there, which is right only when it comes last.
     """
@@ -47,9 +58,20 @@ def table_schema(table: Table, columns: pa.Schema | None = None) -> pa.Schema:
         row_id = schema.field(index)
         marked = row_id.with_metadata({**(row_id.metadata or {}), ROW_ID_MARK: b"1"})
         schema = schema.remove(index).append(marked)
+    if table.checks:
+        checks = pack({"constraints": list(table.checks)})
+        schema = schema.with_metadata({**(schema.metadata or {}), CHECKS_MARK: checks})
     if isinstance(table, StatisticsTable) and all_have_statistics(schema):
-        schema = schema.with_metadata({**(schema.metadata or {}), b"can_produce_statistics": b"1"})
+        schema = schema.with_metadata({**(schema.metadata or {}), STATISTICS_MARK: b"1"})
     return schema
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """A schema without what ``table_schema`` adds to its metadata."""
+    metadata = {
+        key: value for key, value in (schema.metadata or {}).items() if key not in (CHECKS_MARK, STATISTICS_MARK)
+    }
+    return schema.with_metadata(metadata or None)
 
 
 def flight_info(

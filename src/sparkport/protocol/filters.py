@@ -62,6 +62,7 @@ _TYPE_NAMES = {
 }
 _SIGNED = frozenset({"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT"})
 _COUNTED = frozenset({"DATE", "TIME", "TIME_NS", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS"})
+_MOST_DIGITS = 38
 _WHOLE = _SIGNED | {f"U{name}" for name in _SIGNED} | _COUNTED | {"TIMESTAMP WITH TIME ZONE"}
 _PLAIN_TYPES = _WHOLE | {"BOOLEAN", "FLOAT", "DOUBLE", "VARCHAR", "BLOB", "INTERVAL", "UUID", "NULL"}
 _LIKES: dict[str, tuple[type[Like] | type[ILike], bool]] = {
@@ -335,7 +336,7 @@ def _value(item: Any, sql_type: SqlType) -> Any:
             return _BLOB_BYTE.sub(lambda match: bytes.fromhex(match[1].decode()), value.encode())
         case "BLOB", {"base64": str(text)}:
             return _base64(text)
-        case "DECIMAL", int() | dict():
+        case "DECIMAL", int() | dict() if 0 <= sql_type.scale <= _MOST_DIGITS:
             digits = _whole(value, signed=True)
             return Decimal((int(digits < 0), tuple(map(int, str(abs(digits)))), -sql_type.scale))
         case "UUID", dict():

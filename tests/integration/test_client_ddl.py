@@ -1,0 +1,183 @@
+"""Schemas and tables through the Python client, on a real server over the memory engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from sparkport.client import Client, connect
+from sparkport.errors import (
+    AlreadyExists,
+    Conflict,
+    ConstraintViolation,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    Unsupported,
+)
+from sparkport.memory import MemoryCatalog
+from sparkport.testing import serving
+
+COLUMNS = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("name", pa.string(), metadata={"default": "'nobody'"}),
+        pa.field("at", pa.struct([("city", pa.string()), ("zip", pa.string())])),
+    ]
+)
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    with serving(MemoryCatalog("lake")) as server, connect(server.location) as client:
+        client.create_table("main.users", COLUMNS)
+        client.insert("main.users", [{"id": 1, "name": "ann", "at": {"city": "Rome", "zip": "1"}}])
+        yield client
+
+
+def rows(client: Client, table: str = "main.users") -> list[dict[str, object]]:
+    found: list[dict[str, object]] = client.scan(table).read_all().to_pylist()
+    return found
+
+
+def test_schemas_are_created_listed_and_dropped(client: Client) -> None:
+    client.create_schema("shop", comment="things", tags={"team": "x"})
+    client.create_schema(("lake", "odd.name"))
+    found = {schema.name: schema for schema in client.schemas()}
+    assert (found["shop"].comment, found["shop"].tags) == ("things", {"team": "x"})
+    assert "odd.name" in found
+    client.create_table("shop.items", COLUMNS)
+    client.drop_schema("lake.shop")
+    client.drop_schema("nowhere", if_exists=True)
+    assert "shop" not in {schema.name for schema in client.schemas()}
+    with pytest.raises(NotFound, match="schema 'nowhere' not found"):
+        client.drop_schema("nowhere")
+    with pytest.raises(InvalidArgument, match="one or two parts"):
+        client.create_schema("a.b.c")
+
+
+def test_a_created_table_is_described_with_all_that_was_said_about_it(client: Client) -> None:
+    made = client.create_table("lake.main.goods", COLUMNS, checks=["id > 0", "name <> ''"], comment="things")
+    for info in (made, client.describe("goods"), next(table for table in client.tables() if table.name == "goods")):
+        assert info.schema.equals(COLUMNS, check_metadata=True)
+        assert (info.checks, info.comment, info.row_id) == (("id > 0", "name <> ''"), "things", True)
+    with pytest.raises(ConstraintViolation, match="CHECK constraint failed on table goods"):
+        client.insert("goods", [{"id": 0, "at": None}])
+    assert client.insert("goods", [{"id": 1, "at": None}]).count == 1
+    assert rows(client, "goods") == [{"id": 1, "name": "nobody", "at": None}]
+
+
+def test_a_described_table_can_be_made_again_from_its_description(client: Client) -> None:
+    first = client.create_table("main.one", COLUMNS, checks=["id > 0"])
+    second = client.create_table("main.two", first.schema, checks=first.checks)
+    assert second.schema.equals(first.schema, check_metadata=True)
+    assert second.checks == first.checks
+
+
+def test_a_name_that_is_taken_is_an_error_is_ignored_or_is_replaced(client: Client) -> None:
+    other = pa.schema([("x", pa.int8())])
+    with pytest.raises(AlreadyExists, match=r"table 'main\.users' already exists"):
+        client.create_table("main.users", other)
+    assert client.create_table("main.users", other, on_conflict="ignore").schema.names == COLUMNS.names
+    assert client.create_table("main.users", other, on_conflict="replace").schema.names == ["x"]
+    with pytest.raises(InvalidArgument, match="error, ignore or replace"):
+        client.create_table("main.users", other, on_conflict="update")
+    with pytest.raises(InvalidArgument, match="a list of conditions"):
+        client.create_table("main.t", other, checks="x > 0")
+
+
+def test_tables_are_renamed_and_dropped(client: Client) -> None:
+    assert client.rename_table("users", "people").full_name == "main.people"
+    assert len(rows(client, "people")) == 1
+    client.drop_table("PEOPLE")
+    client.drop_table("people")  # the same session, a moment ago: an answer that was lost is asked for so
+    client.drop_table("nothing", if_exists=True)
+    with pytest.raises(NotFound):
+        client.describe("people")
+    with pytest.raises(NotFound, match=r"table 'main\.nothing' not found"):
+        client.drop_table("main.nothing")
+
+
+def test_columns_are_added_renamed_widened_and_dropped(client: Client) -> None:
+    client.add_column("users", pa.field("level", pa.int32()), default="3")
+    client.add_column("users", pa.field("LEVEL", pa.string()), if_not_exists=True)
+    client.rename_column("users", "level", "rank")
+    assert client.change_type("users", "rank", pa.int64()).schema.field("rank").type == pa.int64()
+    client.drop_column("users", "at")
+    client.drop_column("users", "at", if_exists=True)
+    assert rows(client) == [{"id": 1, "name": "ann", "rank": 3}]
+    assert client.describe("users", as_of_version=1).schema.names == ["id", "name", "at"]
+    with pytest.raises(Unsupported, match="possible are"):
+        client.change_type("users", "rank", pa.string())
+    with pytest.raises(AlreadyExists):
+        client.add_column("users", pa.field("id", pa.int8()))
+
+
+def test_not_null_and_defaults_are_set_and_dropped(client: Client) -> None:
+    assert not client.set_not_null("users", "name").schema.field("name").nullable
+    with pytest.raises(ConstraintViolation, match=r"NOT NULL constraint failed: users\.name"):
+        client.insert("users", pa.table({"id": [2], "name": [None], "at": [None]}, COLUMNS))
+    client.drop_not_null("users", "name")
+    client.set_default("users", "name", "'some' || 'body'")
+    client.insert("users", pa.table({"id": [2], "at": pa.nulls(1, COLUMNS.field("at").type)}))
+    assert rows(client)[1]["name"] == "somebody"
+    assert not client.set_default("users", "name", None).schema.field("name").metadata
+
+
+def test_fields_of_structs_are_added_renamed_and_dropped(client: Client) -> None:
+    client.add_field("users", "at", pa.field("at", pa.int8()))
+    client.rename_field("users", "at.zip", "code")
+    client.drop_field("users", ["at", "city"])
+    client.drop_field("users", ("at", "city"), if_exists=True)
+    assert rows(client)[0]["at"] == {"code": "1", "at": None}
+    with pytest.raises(InvalidArgument, match="field 'zip' does not exist"):
+        client.drop_field("users", "at.zip")
+
+
+def test_comments_of_tables_and_columns_are_told(client: Client) -> None:
+    before = client.version()
+    assert client.set_comment("users", "people").comment == "people"
+    described = client.set_comment("users", "the key", column="id")
+    assert described.schema.field("id").metadata == {b"comment": b"the key"}
+    assert client.version() != before
+    assert client.set_comment("users", None).comment is None
+
+
+def test_rows_do_not_change_the_version_of_the_listing(client: Client) -> None:
+    before = client.version()
+    client.insert("users", [{"id": 2, "at": None}, {"id": 3, "at": None}])
+    assert client.version() == before
+
+
+def test_a_transaction_is_not_the_place_for_it_and_sees_what_was_there(client: Client) -> None:
+    tx = client.transaction()
+    assert not hasattr(tx, "create_table")
+    client.add_column("users", pa.field("late", pa.int8()))
+    assert tx.describe("users").schema.names == COLUMNS.names
+    client.drop_table("users")
+    assert tx.scan("users").read_all().column_names == COLUMNS.names
+    with pytest.raises(NotFound, match="has been dropped"):
+        tx.insert("users", [{"id": 9, "at": None}])
+    tx.rollback()
+    assert client.tables("main") == []
+
+
+def test_a_transaction_that_wrote_to_a_table_that_others_altered_is_not_committed(client: Client) -> None:
+    tx = client.transaction()
+    tx.insert("users", [{"id": 9, "at": None}])
+    client.drop_column("users", "at")
+    with pytest.raises(Conflict, match="has been altered"):
+        tx.commit()
+    assert len(rows(client)) == 1
+
+
+def test_a_failed_commit_is_final(client: Client) -> None:
+    tx = client.transaction()
+    tx.insert("users", [{"id": 9, "at": None}])
+    client.drop_table("users")
+    with pytest.raises(NotFound):
+        tx.commit()
+    with pytest.raises(FailedPrecondition):
+        tx.commit()

@@ -1,0 +1,106 @@
+"""A Spark standalone cluster on loopback: a master and a worker, processes of their own from the pyspark package."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sparkport.errors import Unavailable
+from sparkport.lakehouse.spark import SparkServer
+
+__all__ = ["LOOPBACK", "ready_or_skip", "spark_cluster"]
+
+LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+"""What a driver needs to be told when its executors are on loopback too."""
+
+_NO_JARS = ("unresolved dependency", "download failed", "UnknownHostException", "not ready yet (downloading jars)")
+
+
+def ready_or_skip(server: SparkServer, timeout: float = 240) -> None:
+    """Wait for a Spark. Skips the test when there is no way to its jars, and for no other reason."""
+    try:
+        server.wait_ready(timeout)
+    except Unavailable as exc:
+        if any(mark in str(exc) for mark in _NO_JARS):
+            pytest.skip(f"the jars cannot be had: {exc}")
+        raise
+
+
+@contextmanager
+def spark_cluster(folder: Path, *, cores: int = 2, memory: str = "1g") -> Iterator[str]:
+    """The master's address. The worker keeps its files in ``folder``; both end with the block or with us."""
+    port = _free_port()
+    master = f"spark://127.0.0.1:{port}"
+    common = ["--host", "127.0.0.1", "--webui-port", "0"]
+    with _process("master.Master", *common, "--port", str(port), ready="New state: ALIVE"):
+        limits = ["--cores", str(cores), "--memory", memory, "--work-dir", str(folder)]
+        with _process("worker.Worker", *common, *limits, master, ready="Successfully registered with master"):
+            yield master
+
+
+@contextmanager
+def _process(name: str, *arguments: str, ready: str) -> Iterator[None]:
+    pyspark = pytest.importorskip("pyspark")
+    home = Path(pyspark.__file__).parent
+    process = subprocess.Popen(
+        [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *arguments],
+        env={**os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+        preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+    )
+    reader: threading.Thread | None = None
+    try:
+        seen: list[str] = []
+        for line in process.stdout or ():
+            seen.append(line)
+            if ready in line:
+                break
+        else:
+            pytest.fail(f"Spark's {name} did not start:\n" + "".join(seen[-10:]))
+        reader = threading.Thread(target=_drain, args=(process,), name=f"spark-{name}-log", daemon=True)
+        reader.start()
+        yield
+    finally:
+        # The whole group: executors are children of the worker.
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(timeout=10)
+        if reader is not None:
+            reader.join(timeout=30)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def _drain(process: subprocess.Popen[str]) -> None:
+    for _ in process.stdout or ():
+        pass
+
+
+def _die_with_parent() -> None:
+    """The kernel ends the process when the thread that started it is no more; a worker then ends its executors."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
