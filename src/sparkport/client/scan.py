@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sparkport.catalog.evaluate import RowFilter
+from sparkport.catalog.evaluate import RowFilter, keep_rows
 from sparkport.catalog.expressions import Expression, Or, conjuncts, referenced_columns, simplify
 from sparkport.catalog.predicates import Predicate
 from sparkport.catalog.scan import AsOf, AsOfUnit
@@ -226,26 +226,11 @@ class _Part:
             mask = self._filter.mask(batch)
             if mask is None:
                 raise _not_applied(self._selection.filter)
-            batch = _kept(batch, mask)
+            batch = keep_rows(batch, mask)
         names = self._selection.returned.names
         if not names:
             return batch.select([])
         return pa.RecordBatch.from_arrays([batch.column(name) for name in names], schema=self._selection.returned)
-
-
-def _kept(batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatch:
-    if not batch.num_columns:  # Arrow's filter would lose the number of rows
-        return batch.slice(0, mask.true_count)
-    try:
-        return batch.filter(mask)
-    except pa.ArrowNotImplementedError:  # of view types, which Arrow can put together but not pick from
-        runs: list[tuple[int, int]] = []
-        for row, keep in enumerate(mask.to_pylist()):
-            if keep and runs and runs[-1][1] == row:
-                runs[-1] = (runs[-1][0], row + 1)
-            elif keep:
-                runs.append((row, row + 1))
-        return pa.concat_batches([batch.slice(start, end - start) for start, end in runs] or [batch.slice(0, 0)])
 
 
 def _not_applied(condition: Expression | None) -> Unsupported:
