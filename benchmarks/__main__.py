@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import lakehouse, reads, writes
+from benchmarks import lakehouse, reads, upkeep, writes
 from benchmarks.harness import Result
 
 BENCHMARKS: dict[str, Callable[..., Iterable[Result]]] = {
@@ -27,6 +27,7 @@ BENCHMARKS: dict[str, Callable[..., Iterable[Result]]] = {
     "lake-changes": lakehouse.changes,
     "lake-memory": lakehouse.memory,
     "lake-start": lakehouse.start,
+    "lake-upkeep": upkeep.upkeep,
 }
 
 _COLUMNS = "{:<34} {:>15} {:>15} {:>8} {:>8}  {}"

@@ -10,6 +10,8 @@ from sparkport.auth.model import Authenticator, Authorizer
 from sparkport.catalog.model import Catalog
 from sparkport.handlers.directory import Directory
 from sparkport.handlers.service import ActionFunction, CustomAction, Handlers
+from sparkport.lakehouse.actions import LakehouseActions
+from sparkport.lakehouse.maintenance_plan import MaintenanceSettings
 from sparkport.lakehouse.open import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.spark import SparkState
@@ -24,15 +26,22 @@ __all__ = [
     "Lakehouse",
     "LakehouseSettings",
     "Limits",
+    "MaintenanceSettings",
     "Server",
     "SparkState",
     "TlsSettings",
+    "lakehouse_actions",
 ]
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 50051
+
+
+def lakehouse_actions(lakehouse: Lakehouse) -> list[CustomAction]:
+    """Actions to give to a server of this lakehouse: maintenance, upgrades, the demo."""
+    return [CustomAction(name, function, text) for name, function, text in LakehouseActions(lakehouse).all()]
 
 
 class Server:

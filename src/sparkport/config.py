@@ -34,6 +34,9 @@ PREFIX = "SPARKPORT_"
 CONFIG_VARIABLE = "SPARKPORT_CONFIG"
 """Names the settings file where ``--config`` does not."""
 
+_NO_SETTINGS = frozenset({CONFIG_VARIABLE, "SPARKPORT_CACHE", "SPARKPORT_FAULT"})
+"""Variables that others read: where jars are kept, and where a test wants the server to die."""
+
 _MAX_BYTES = 2**31 - 1
 """gRPC counts a message's bytes in 32 bits."""
 
@@ -75,7 +78,7 @@ class Setting:
 
     @property
     def secret(self) -> bool:
-        return self.kind is SECRET
+        return self.kind in (SECRET, PROPERTIES)
 
     def parse(self, value: object, source: str) -> Any:
         """The value, of this setting's kind; ``source`` is how the error calls where it was found."""
@@ -175,12 +178,28 @@ def _table(value: dict[str, Any]) -> Mapping[str, Any]:
     return MappingProxyType(value)
 
 
+def _properties(value: dict[str, Any]) -> Mapping[str, Secret]:
+    """Names with dots are tables in tables to TOML, unless they are quoted: both mean the same here."""
+    return MappingProxyType(dict(_flat("", value)))
+
+
+def _flat(head: str, value: object) -> Iterator[tuple[str, Secret]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(f"{head}.{key}" if head else key, inner)
+    elif isinstance(value, str | int | float):
+        yield head, Secret(str(value).lower() if isinstance(value, bool) else str(value))
+    else:
+        raise ValueError("a table of texts and numbers")
+
+
 TEXT = Kind("text", (str,), _text)
 PATH = Kind("file", (str,), _path)
 LOCATION = Kind("file or url", (str,), _text)
 SECRET = Kind("secret", (str,), _secret)
 BOOLEAN = Kind("true or false", (bool,), _boolean, lambda value: str(value).lower())
 TABLE = Kind("table", (dict,), _table)
+PROPERTIES = Kind("table", (dict,), _properties)
 TEXTS = Kind("list", (list,), _texts, ",".join)
 SIZE = Kind("size", (int, str), parse_size, _show_size)
 LEVEL = _choice("debug", "info", "warning", "error")
@@ -209,6 +228,14 @@ class Settings:
     driver_memory: Annotated[str, TEXT, "Memory of the Spark driver that is started"] = "2g"
     jars: Annotated[Path | None, PATH, "Folder of jars for Spark, for sites without a repository"] = None
     staging: Annotated[str | None, TEXT, "Folder for rows on their way to Spark; in the warehouse if unset"] = None
+    properties: Annotated[
+        Mapping[str, Secret] | None, PROPERTIES, "Settings of Spark (`spark.…`) and of the Iceberg catalog (`s3.…`)"
+    ] = None
+    maintenance: Annotated[bool, BOOLEAN, "Maintain the lakehouse's tables in the background"] = True
+    maintenance_seconds: Annotated[float, INTERVAL, "How often to look at the tables that were written to"] = 60.0
+    small_files: Annotated[int, COUNT, "How many small files of a table are put together into large ones"] = 24
+    retention_seconds: Annotated[float, SECONDS, "How long a table's old versions stay"] = 432_000.0
+    max_snapshots: Annotated[int, COUNT, "Old versions of a table beyond this many go after ten minutes"] = 500
     log_level: Annotated[str, LEVEL, "What to log, to standard error"] = "info"
     log_format: Annotated[str, FORMAT, "How to log: lines for people, or one JSON object each"] = "text"
     threads: Annotated[int, COUNT, "Threads that serve calls; a call has one until it ends"] = 256
@@ -284,8 +311,8 @@ def _table_of_settings() -> Iterator[Setting]:
             kind=kind,
             default=item.default,
             help=text,
-            flag=None if kind in (SECRET, TABLE) else "--" + item.name.replace("_", "-"),
-            env=None if kind is TABLE else PREFIX + item.name.upper(),
+            flag=None if kind in (SECRET, TABLE, PROPERTIES) else "--" + item.name.replace("_", "-"),
+            env=None if kind in (TABLE, PROPERTIES) else PREFIX + item.name.upper(),
         )
 
 
@@ -329,7 +356,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     known = {setting.env: setting for setting in SETTINGS}
     values: dict[str, Any] = {}
     for name, text in environ.items():
-        if not name.startswith(PREFIX) or name == CONFIG_VARIABLE or _SERVICE_LINK.fullmatch(name):
+        if not name.startswith(PREFIX) or name in _NO_SETTINGS or _SERVICE_LINK.fullmatch(name):
             continue
         setting = known.get(name)
         if setting is None:

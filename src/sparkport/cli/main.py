@@ -57,7 +57,7 @@ def _serve(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 def _remote(name: str) -> Callable[[argparse.Namespace, Mapping[str, str]], int]:
     def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
-        from sparkport.cli import remote
+        from sparkport.cli import demo, maintain, remote, table, transactions
 
         settings = load({}, environ, file=options.config)
         target = remote.Remote(
@@ -66,8 +66,17 @@ def _remote(name: str) -> Callable[[argparse.Namespace, Mapping[str, str]], int]
             ca=options.ca,
             timeout=options.timeout,
         )
-        commands = {"status": remote.status, "list": remote.list_tables, "actions": remote.list_actions}
-        return commands[name](target, sys.stdout)
+        out = sys.stdout
+        commands: dict[str, Callable[[], int]] = {
+            "status": lambda: remote.status(target, out),
+            "list": lambda: remote.list_tables(target, out),
+            "actions": lambda: remote.list_actions(target, out),
+            "transactions": lambda: transactions.list_transactions(target, out),
+            "maintain": lambda: maintain.maintain(target, options.table, steps=options.steps, out=out),
+            "upgrade": lambda: table.upgrade(target, options.table, out=out),
+            "demo": lambda: demo.demo(target, items=options.items, replace=options.replace, out=out),
+        }
+        return commands[name]()
 
     return run
 
@@ -94,9 +103,40 @@ def _parser() -> argparse.ArgumentParser:
         ("status", "ask a server whether it serves, and which catalogs"),
         ("list", "list a server's tables and functions"),
         ("actions", "list a server's actions"),
+        ("transactions", "list a server's deferred transactions that have not ended"),
     ):
-        _add_remote(commands, name, text)
+        _add_remote(commands, name, text).add_argument(
+            "location", nargs="?", metavar="LOCATION", help="such as grpc://127.0.0.1:50051; else as the settings say"
+        )
+    _add_lakehouse(commands)
     return parser
+
+
+def _add_lakehouse(commands: Any) -> None:
+    """What only a server of the lakehouse does, and may take its time for."""
+    maintain = _add_remote(commands, "maintain", "compact a table and remove what nobody needs", timeout=3600)
+    maintain.add_argument("table", metavar="TABLE", help="such as main.events")
+    maintain.add_argument(
+        "--step",
+        dest="steps",
+        action="append",
+        default=[],
+        metavar="STEP",
+        help="only this one of: compact, manifests, expire, orphans, metadata; may be repeated",
+    )
+    table = commands.add_parser("table", help="change how a table is stored")
+    upgrade = _add_remote(
+        table.add_subparsers(title="commands", metavar="COMMAND", required=True),
+        "upgrade",
+        "bring a table of format v1 or v2 to v3, which UPDATE and DELETE need",
+        timeout=3600,
+    )
+    upgrade.add_argument("table", metavar="NAME", help="such as main.events")
+    demo = _add_remote(commands, "demo", "make tables to try, and say what to try", timeout=3600)
+    demo.add_argument("--items", type=int, metavar="NUMBER", help="rows of the largest table (default: 1000000)")
+    demo.add_argument("--replace", action="store_true", help="make tables anew that are there already")
+    for command in (maintain, upgrade, demo):
+        command.add_argument("--location", metavar="LOCATION", help="of the server; else as the settings say")
 
 
 def _add_serve(commands: Any) -> None:
@@ -124,17 +164,15 @@ def _add_serve(commands: Any) -> None:
         serve.add_argument(setting.flag, **flag)
 
 
-def _add_remote(commands: Any, name: str, text: str) -> None:
-    command = commands.add_parser(
+def _add_remote(commands: Any, name: str, text: str, *, timeout: float = 10.0) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(
         name, help=text, epilog="The token, where one is needed, is read from SPARKPORT_TOKEN."
     )
     command.set_defaults(run=_remote(name))
-    command.add_argument(
-        "location", nargs="?", metavar="LOCATION", help="such as grpc://127.0.0.1:50051; else as the settings say"
-    )
     command.add_argument("--ca", type=Path, metavar="FILE", help="CA of the server's certificate, PEM")
-    command.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS", help="default: %(default)g")
+    command.add_argument("--timeout", type=float, default=timeout, metavar="SECONDS", help="default: %(default)g")
     _add_common(command)
+    return command
 
 
 def _add_common(command: argparse.ArgumentParser) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from sparkport.errors import (
     Unsupported,
 )
 
-__all__ = ["Remote", "list_actions", "list_tables", "status"]
+__all__ = ["Remote", "RemoteSession", "connected", "list_actions", "list_tables", "status"]
 
 # The first that fits.
 _ERRORS: tuple[tuple[type[Exception], type[SparkportError]], ...] = (
@@ -58,7 +59,7 @@ class _Item:
     columns: pa.Schema
 
 
-class _Session:
+class RemoteSession:
     def __init__(self, remote: Remote, client: Any) -> None:
         headers = [] if remote.token is None else [(b"authorization", f"Bearer {remote.token.reveal()}".encode())]
         self._options = flight.FlightCallOptions(timeout=remote.timeout, headers=headers)
@@ -72,6 +73,14 @@ class _Session:
     def actions(self) -> list[tuple[str, str]]:
         return [(action.type, action.description) for action in self._client.list_actions(self._options)]
 
+    def act(self, name: str, **body: Any) -> Iterator[dict[str, Any]]:
+        """An action that takes a JSON object and answers with some, each as soon as it comes."""
+        for result in self._client.do_action(flight.Action(name, json.dumps(body).encode()), self._options):
+            answer = json.loads(result.body.to_pybytes())
+            if not isinstance(answer, dict):
+                raise TypeError(f"action '{name}' answers with no object")
+            yield answer
+
     def version(self, catalog: str) -> int:
         action = flight.Action("catalog_version", msgpack.packb({"catalog_name": catalog}))
         results = list(self._client.do_action(action, self._options))
@@ -79,7 +88,7 @@ class _Session:
 
 
 @contextmanager
-def _connected(remote: Remote) -> Iterator[_Session]:
+def connected(remote: Remote) -> Iterator[RemoteSession]:
     """A session; whatever goes wrong in it is an error of ours, in one sentence."""
     roots = None if remote.ca is None else read_file(remote.ca)
     try:
@@ -88,7 +97,7 @@ def _connected(remote: Remote) -> Iterator[_Session]:
         raise InvalidArgument(f"'{remote.location}' is no location such as grpc://127.0.0.1:50051") from exc
     with client:
         try:
-            yield _Session(remote, client)
+            yield RemoteSession(remote, client)
         except flight.FlightUnavailableError as exc:
             raise Unavailable(f"no server can be reached at {remote.location}") from exc
         except (pa.ArrowException, OSError) as exc:
@@ -105,7 +114,7 @@ def _sentence(exc: Exception) -> str:
 
 def status(remote: Remote, out: TextIO) -> int:
     """Whether the server serves, and its catalogs with the versions of their listings."""
-    with _connected(remote) as session:
+    with connected(remote) as session:
         actions = session.actions()
         counts: dict[str, dict[str, int]] = {}
         for item in session.items():
@@ -123,7 +132,7 @@ def status(remote: Remote, out: TextIO) -> int:
 
 def list_tables(remote: Remote, out: TextIO) -> int:
     """A line for each table and function, tables with their columns."""
-    with _connected(remote) as session:
+    with connected(remote) as session:
         items = list(session.items())
     for item in sorted(items, key=lambda item: (item.catalog, item.schema, item.kind, item.name)):
         columns = ", ".join(f"{column.name} {column.type}" for column in item.columns)
@@ -133,7 +142,7 @@ def list_tables(remote: Remote, out: TextIO) -> int:
 
 
 def list_actions(remote: Remote, out: TextIO) -> int:
-    with _connected(remote) as session:
+    with connected(remote) as session:
         actions = session.actions()
     width = max((len(name) for name, _ in actions), default=0)
     for name, description in sorted(actions):

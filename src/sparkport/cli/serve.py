@@ -8,9 +8,20 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Sequence
 
 from sparkport import __version__
-from sparkport.app import Lakehouse, LakehouseSettings, Limits, Server, SparkState, TlsSettings
+from sparkport.app import (
+    CustomAction,
+    Lakehouse,
+    LakehouseSettings,
+    Limits,
+    MaintenanceSettings,
+    Server,
+    SparkState,
+    TlsSettings,
+    lakehouse_actions,
+)
 from sparkport.catalog import Catalog
 from sparkport.cli.logs import set_up_logging
 from sparkport.cli.targets import load_catalogs
@@ -30,8 +41,9 @@ def serve(settings: Settings, target: str | None) -> int:
     set_up_logging(settings.log_level, settings.log_format)
     stopping = _stop_on_signals()
     with contextlib.ExitStack() as ending:
-        catalogs = [_built_in(settings, ending)] if target is None else load_catalogs(target)
-        server = make_server(settings, catalogs)
+        actions: list[CustomAction] = []
+        catalogs = [_built_in(settings, ending, actions)] if target is None else load_catalogs(target)
+        server = make_server(settings, catalogs, actions)
         server.start()
         _announce(server, settings, catalogs)
         stopping.wait()
@@ -42,7 +54,7 @@ def serve(settings: Settings, target: str | None) -> int:
     return 0
 
 
-def make_server(settings: Settings, catalogs: list[Catalog]) -> Server:
+def make_server(settings: Settings, catalogs: list[Catalog], actions: Sequence[CustomAction] = ()) -> Server:
     tls = None
     if settings.tls_cert is not None and settings.tls_key is not None:
         tls = TlsSettings(settings.tls_cert, settings.tls_key, settings.tls_client_ca, settings.tls_require_client)
@@ -62,11 +74,15 @@ def make_server(settings: Settings, catalogs: list[Catalog]) -> Server:
             keepalive_timeout_seconds=settings.keepalive_timeout_seconds,
         ),
         insecure=settings.insecure,
+        actions=actions,
     )
 
 
-def _built_in(settings: Settings, ending: contextlib.ExitStack) -> Catalog:
-    """An empty database in memory, gone with the process, or the lakehouse, which is stopped when ``ending`` ends."""
+def _built_in(settings: Settings, ending: contextlib.ExitStack, actions: list[CustomAction]) -> Catalog:
+    """An empty database in memory, gone with the process, or the lakehouse, which is stopped when ``ending`` ends.
+
+    The lakehouse has actions of its own, which are added to ``actions``.
+    """
     if settings.engine == "memory":
         return MemoryCatalog(settings.catalog, default_schema=settings.schema)
     lakehouse = Lakehouse(
@@ -78,11 +94,23 @@ def _built_in(settings: Settings, ending: contextlib.ExitStack) -> Catalog:
             jars=settings.jars,
             driver_memory=settings.driver_memory,
             staging=settings.staging,
+            properties={key: value.reveal() for key, value in (settings.properties or {}).items()},
         ),
         default_schema=settings.schema,
         on_state=_tell_state,
+        maintenance=_maintenance(settings) if settings.maintenance else None,
     )
+    actions += lakehouse_actions(lakehouse)
     return ending.enter_context(lakehouse).catalog
+
+
+def _maintenance(settings: Settings) -> MaintenanceSettings:
+    return MaintenanceSettings(
+        interval_seconds=settings.maintenance_seconds,
+        small_files=settings.small_files,
+        retention_seconds=settings.retention_seconds,
+        max_snapshots=settings.max_snapshots,
+    )
 
 
 def _tell_state(state: SparkState) -> None:

@@ -1,0 +1,341 @@
+"""Keeping tables quick: small files put together, old snapshots and files that nobody needs removed.
+
+Spark does the work, by Iceberg's own procedures; what there is to do is told from metadata. Rows, row ids and the
+numbers of versions stay as they are. Nothing waits for it: a commit in between makes a compaction try again, and only
+then, for a bounded number of bytes, in the table's own queue of writers.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from sparkport.errors import Conflict, InternalError, InvalidArgument, NotFound, TableNotFound
+from sparkport.lakehouse.edits import set_properties
+from sparkport.lakehouse.engine import LakeEngine
+from sparkport.lakehouse.files import local_path
+from sparkport.lakehouse.maintenance_plan import (
+    Compaction,
+    MaintenanceSettings,
+    compaction,
+    expirable,
+    forgotten_metadata,
+    settings_for,
+)
+from sparkport.lakehouse.manifests import read_manifest_list
+from sparkport.lakehouse.metadata import TableMetadata, load
+from sparkport.lakehouse.numbers import NUMBER, numbered
+from sparkport.lakehouse.plan import plan
+from sparkport.lakehouse.pointers import Edit, Moved, TableName
+from sparkport.lakehouse.read import Reader
+from sparkport.lakehouse.spark import translated
+from sparkport.lakehouse.spark_sql import quoted
+
+__all__ = ["Maintenance", "Report", "STEPS"]
+
+logger = logging.getLogger(__name__)
+
+STEPS = ("compact", "manifests", "expire", "orphans", "metadata")
+
+_ROUNDS = 100
+_ATTEMPTS = 5
+_EXPIRED_AT_ONCE = 1_000
+_PINS_LOOKED_INTO = 64
+_CLOCK_SLACK = 300.0
+_READY_SECONDS = 60.0
+_NO_LIMIT = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was done to a table, in numbers, and the steps left out with the reason. ``more`` says that there is."""
+
+    table: TableName
+    counts: Mapping[str, int]
+    skipped: Mapping[str, str]
+    more: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"table": ".".join(self.table), **self.counts, "skipped": dict(self.skipped), "more": self.more}
+
+
+class Maintenance:
+    """One table at a time, whoever asks."""
+
+    def __init__(
+        self,
+        engine: LakeEngine,
+        reader: Reader,
+        settings: MaintenanceSettings | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.engine = engine
+        self.settings = settings or MaintenanceSettings()
+        self._reader = reader
+        self._clock = clock
+        self._one = threading.Lock()
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        """What is under way ends after its present step."""
+        self._stopping.set()
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    def run(self, table: TableName, steps: Collection[str] = STEPS, *, thorough: bool = True) -> Report:
+        """Do what is due. ``thorough`` is for one who asks for it: it also puts few files together, and all of them."""
+        unknown = sorted(set(steps) - set(STEPS))
+        if unknown:
+            raise InvalidArgument(f"'{unknown[0]}' is no step of maintenance; there are {', '.join(STEPS)}")
+        with self._one:
+            return _Run(self, table, thorough=thorough).do(steps)
+
+    # What open transactions and running scans need
+
+    def needed_snapshots(self, table: TableName, metadata: TableMetadata) -> set[int]:
+        needed = self._reader.reading(metadata.uuid)
+        pinned = self.pinned(table)
+        pinned.pop(metadata.metadata_location, None)
+        if len(pinned) > _PINS_LOOKED_INTO:
+            # So many that it is cheaper to keep all that was the table since the first of them began.
+            since = min(pinned.values()) - _CLOCK_SLACK
+            log = metadata.snapshot_log
+            ends = [entry["timestamp-ms"] / 1000 for entry in log[1:]] + [self._clock()]
+            return needed | {entry["snapshot-id"] for entry, end in zip(log, ends, strict=True) if end >= since}
+        for location in pinned:
+            try:
+                snapshot_id = load(self.engine.files, location).main_snapshot_id
+            except NotFound:
+                continue  # of a table that is gone
+            if snapshot_id is not None:
+                needed.add(snapshot_id)
+        return needed
+
+    def pinned(self, table: TableName) -> dict[str, float]:
+        """Metadata files that open transactions see the table by, and since when."""
+        self.engine.transactions.expire()
+        found: dict[str, float] = {}
+        for transaction in self.engine.transactions.everyone():
+            view = transaction.state
+            # A REST catalog's cut is filled as it is looked at; what was not looked at is not seen by anybody yet.
+            tables = getattr(view.cut.tables, "known", view.cut.tables)
+            for location in (view.pins.get(table), tables.get(table)):
+                if location is not None:
+                    found[location] = min(transaction.begun, found.get(location, transaction.begun))
+        return found
+
+    def now(self) -> float:
+        return self._clock()
+
+
+class _Run:
+    """Maintenance of one table."""
+
+    def __init__(self, maintenance: Maintenance, table: TableName, *, thorough: bool) -> None:
+        self._maintenance = maintenance
+        self._engine = maintenance.engine
+        self._table = table
+        self._thorough = thorough
+        self._counts: Counter[str] = Counter()
+        self._skipped: dict[str, str] = {}
+        self._more = False
+        self._all_due = thorough
+        metadata = self._metadata()
+        settings = settings_for(maintenance.settings, metadata.properties)
+        self._settings = replace(settings, small_files=2) if thorough else settings
+
+    def do(self, steps: Collection[str]) -> Report:
+        work = {
+            "compact": self._compact,
+            "manifests": self._manifests,
+            "expire": self._expire,
+            "orphans": self._orphans,
+            "metadata": self._forget_metadata,
+        }
+        # Now and then even a few snapshots go; to ask Spark about each of them every minute is not worth it.
+        self._all_due = self._thorough or "orphans" in steps
+        for name, step in work.items():
+            if name in steps and not self._maintenance.stopping:
+                step()
+        counts = {name: count for name, count in self._counts.items() if count}
+        if counts:
+            logger.info("maintenance of '%s.%s': %s", *self._table, counts)
+        return Report(self._table, counts, self._skipped, self._more)
+
+    def _metadata(self) -> TableMetadata:
+        location = self._engine.pointers.location(self._table)
+        if location is None:
+            raise TableNotFound(*self._table)
+        return load(self._engine.files, location)
+
+    # Small files
+
+    def _compact(self) -> None:
+        for _ in range(_ROUNDS):
+            metadata = self._metadata()
+            files = plan(self._engine.files, metadata, metadata.main_snapshot_id).files
+            due = compaction(files, self._settings)
+            self._more = due is not None and due.files > due.most_files
+            if due is None or self._maintenance.stopping:
+                return
+            by_values = any(file.equality_deletes for file in files)
+            done = self._undisturbed(partial(self._rewrite, due, by_values=by_values))
+            self._counts["compacted_files"] += done["rewritten_data_files_count"]
+            self._counts["written_files"] += done["added_data_files_count"]
+            if not (self._thorough and done["rewritten_data_files_count"]):
+                return
+
+    def _rewrite(self, due: Compaction, *, by_values: bool) -> Mapping[str, int]:
+        options = {
+            # Whether there are enough of them has been decided; what is limited here is how many are taken at once.
+            "min-input-files": 2,
+            "min-file-size-bytes": self._settings.small_file_bytes,
+            "target-file-size-bytes": self._settings.target_file_bytes,
+            # Large files are left alone, whatever their size: to split them would make nothing quicker.
+            "max-file-size-bytes": _NO_LIMIT,
+            "max-file-group-size-bytes": self._settings.max_bytes,
+            "max-files-to-rewrite": due.most_files,
+            "delete-ratio-threshold": self._settings.deleted_ratio,
+            "remove-dangling-deletes": "true",
+            "partial-progress.enabled": "false",
+            **({"delete-file-threshold": 1} if by_values else {}),
+        }
+        pairs = ", ".join(f"'{key}', '{value}'" for key, value in options.items())
+        return self._call("rewrite_data_files", f"options => map({pairs})")[0]
+
+    def _manifests(self) -> None:
+        metadata = self._metadata()
+        if metadata.main_snapshot_id is None:
+            return
+        listed = read_manifest_list(self._engine.files, metadata.snapshot(metadata.main_snapshot_id).manifest_list)
+        if len(listed) > self._settings.max_manifests:
+            done = self._undisturbed(lambda: self._call("rewrite_manifests", "use_caching => false")[0])
+            self._counts["rewritten_manifests"] += done["rewritten_manifests_count"]
+
+    def _undisturbed(self, work: Callable[[], Mapping[str, int]]) -> Mapping[str, int]:
+        """Beside the table's writers, and where one of them came in between, once more while they wait."""
+        try:
+            return work()
+        except (Conflict, InternalError) as exc:
+            logger.info("maintenance of '%s.%s' is tried again: %s", *self._table, exc)
+        with self._engine.writers.of(self._table).turn():
+            return work()
+
+    # Old snapshots
+
+    def _expire(self) -> None:
+        if self._kept_by_owner("expire"):
+            return
+        while not self._maintenance.stopping:
+            metadata = self._numbered()
+            needed = self._maintenance.needed_snapshots(self._table, metadata)
+            found = expirable(metadata, self._settings, now=self._maintenance.now(), needed=needed)
+            if not found or (len(found) < self._settings.max_snapshots // 10 and not self._all_due):
+                return
+            chosen = found[:_EXPIRED_AT_ONCE]
+            # Only those that are named: a time of long ago keeps Spark from choosing others by its own rule.
+            done = self._call(
+                "expire_snapshots",
+                f"snapshot_ids => array({', '.join(map(str, chosen))})",
+                f"older_than => {_timestamp(0)}",
+                "retain_last => 1",
+            )
+            self._counts["expired_snapshots"] += len(chosen)
+            self._counts["removed_files"] += sum(value or 0 for value in done[0].values())
+            if len(found) == len(chosen):
+                return  # what has become old meanwhile can wait for the next run
+
+    def _numbered(self) -> TableMetadata:
+        """The metadata with the version's number written down: it is counted from snapshots that are about to go."""
+        for _ in range(_ATTEMPTS):
+            metadata = self._metadata()
+            note = numbered(dict(metadata.json))["properties"][NUMBER]
+            if metadata.properties.get(NUMBER) == note:
+                return metadata
+            before, location = dict(metadata.json), metadata.metadata_location
+            after = set_properties(before, {NUMBER: note}, previous=location)
+            try:
+                self._engine.pointers.commit([Edit(self._table, before, after, location)])
+            except Moved:
+                continue
+        return self._metadata()
+
+    # Files that nobody knows of
+
+    def _orphans(self) -> None:
+        metadata = self._metadata()
+        reason = self._shared(metadata)
+        if reason is not None:
+            self._skipped["orphans"] = reason
+        elif not self._kept_by_owner("orphans"):
+            limit = _timestamp(self._maintenance.now() - self._settings.orphan_seconds)
+            found = self._call("remove_orphan_files", f"older_than => {limit}")
+            self._counts["removed_orphans"] += len(found)
+
+    def _forget_metadata(self) -> None:
+        if self._kept_by_owner("metadata"):
+            return
+        metadata = self._metadata()
+        folder = metadata.metadata_location.rpartition("/")[0]
+        if self._shared(metadata) is not None:
+            self._skipped["metadata"] = "another table has files in the same folder"
+            return
+        listed = self._engine.files.list(folder)
+        present = {info.path for info in listed}
+        # Asked for after listing: who begins now sees metadata that the listing has as the newest, or later.
+        needed = self._maintenance.pinned(self._table)
+        before = self._maintenance.now() - self._settings.metadata_seconds
+        for path in forgotten_metadata(listed, metadata, before=before, needed=needed):
+            self._engine.files.delete(path)
+            parent, _, name = path.rpartition("/")
+            if (checksum := f"{parent}/.{name}.crc") in present:  # Hadoop's, beside files on a local disk
+                self._engine.files.delete(checksum)
+            self._counts["removed_metadata"] += 1
+
+    def _shared(self, metadata: TableMetadata) -> str | None:
+        """Why files in the table's folder that the table does not know may be somebody's all the same."""
+        own = _plain(metadata.location) + "/"
+        for other, location in self._engine.pointers.cut().tables.items():
+            if other != self._table and _plain(location).startswith(own):
+                return f"table '{'.'.join(other)}' has files in the same folder"
+        known = {metadata.metadata_location, *(entry["metadata-file"] for entry in metadata.metadata_log)}
+        if self._maintenance.pinned(self._table).keys() - known:
+            return "a transaction has been open for more than a hundred commits"
+        return None
+
+    def _kept_by_owner(self, step: str) -> bool:
+        if self._metadata().properties.get("gc.enabled", "true").lower() == "false":
+            self._skipped[step] = "the table's property gc.enabled is false"
+            return True
+        return False
+
+    # Spark
+
+    def _call(self, procedure: str, *arguments: str) -> list[dict[str, Any]]:
+        name = quoted(*self._table).replace("\\", "\\\\").replace("'", "\\'")
+        given = ", ".join([f"table => '{name}'", *arguments])
+        with (
+            self._engine.spark.session(timeout=_READY_SECONDS) as session,
+            translated(f"maintenance of '{self._table[1]}'"),
+        ):
+            rows = session.sql(f"CALL {quoted(self._engine.catalog_name)}.system.{procedure}({given})").collect()
+            return [row.asDict() for row in rows]
+
+
+def _plain(path: str) -> str:
+    local = local_path(path)
+    return (path if local is None else str(local)).rstrip("/")
+
+
+def _timestamp(seconds: float) -> str:
+    return f"TIMESTAMP '{datetime.fromtimestamp(seconds, UTC).isoformat(sep=' ', timespec='milliseconds')}'"

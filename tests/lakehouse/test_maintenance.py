@@ -1,0 +1,377 @@
+"""Maintenance keeps rows, row ids and versions, and whatever somebody still reads; upgrades give row ids at once."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.support.lakehouse import Lake, lakehouse
+
+from sparkport.catalog.context import CallContext
+from sparkport.catalog.ddl import MutableSchema, OnConflict, TableDefinition
+from sparkport.catalog.scan import AsOf, AsOfUnit, ScanRequest, as_scan
+from sparkport.catalog.statement import Change, ChangeableTable, StatementRequest
+from sparkport.errors import FailedPrecondition, InvalidArgument, TableNotFound, VersionNotFound
+from sparkport.lakehouse.maintenance import Maintenance
+from sparkport.lakehouse.maintenance_plan import MaintenanceSettings
+from sparkport.lakehouse.maintenance_thread import MaintenanceThread
+from sparkport.lakehouse.metadata import TableMetadata, load
+from sparkport.lakehouse.numbers import number_of
+from sparkport.lakehouse.plan import plan
+from sparkport.lakehouse.upgrade import upgrade_table
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
+NAME = ("main", "events")
+AT_ONCE = MaintenanceSettings(
+    small_files=3, retention_seconds=0, grace_seconds=0, staged_seconds=0, metadata_seconds=0, max_manifests=2
+)
+"""Nothing is too young to go."""
+
+
+class Rig:
+    """One table in a lakehouse, and what tests do to it."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake = lake
+        self.engine = lake.opened.engine
+        schema = lake.opened.catalog.schema(CallContext(), "main")
+        assert isinstance(schema, MutableSchema)
+        self.schema = schema
+        schema.create_table(CallContext(), TableDefinition(name="events", columns=SCHEMA), OnConflict.REPLACE)
+
+    def table(self, ctx: CallContext | None = None) -> ChangeableTable:
+        found = self.schema.table(ctx or CallContext(), "events")
+        assert isinstance(found, ChangeableTable)
+        return found
+
+    def change(self, change: Change, rows: list[dict[str, Any]], ids: list[int] | None = None) -> int:
+        columns = pa.schema([]) if change is Change.DELETE else SCHEMA
+        statement = self.table().open_statement(CallContext(), StatementRequest(change=change, columns=columns))
+        batch = None if change is Change.DELETE else pa.RecordBatch.from_pylist(rows, SCHEMA)
+        statement.push(batch, None if ids is None else pa.array(ids, pa.int64()))
+        return statement.finish()
+
+    def insert(self, *ids: int) -> None:
+        assert self.change(Change.INSERT, [{"id": number, "v": f"v{number}"} for number in ids]) == len(ids)
+
+    def rows(self, ctx: CallContext | None = None, at: AsOf | None = None) -> list[tuple[int, str, int]]:
+        ctx = ctx or CallContext()
+        batches = as_scan(self.table(ctx).scan(ctx, ScanRequest(at=at)))
+        found = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+        return sorted(found)
+
+    @property
+    def metadata(self) -> TableMetadata:
+        location = self.engine.pointers.location(NAME)
+        assert location is not None
+        return load(self.engine.files, location)
+
+    @property
+    def number(self) -> int:
+        return number_of(self.metadata)
+
+    @property
+    def data_files(self) -> int:
+        return len(plan(self.engine.files, self.metadata, self.metadata.main_snapshot_id).files)
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.metadata.location)
+
+    def maintenance(self, settings: MaintenanceSettings = AT_ONCE, *, later: float = 1.0) -> Maintenance:
+        """Maintenance that takes place a moment after all that has happened."""
+        reader = self.lake.opened.maintenance._reader
+        return Maintenance(self.engine, reader, settings, clock=lambda: time.time() + later)
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
+    with lakehouse(tmp_path_factory.mktemp("warehouse")) as opened:
+        yield Lake(opened)
+
+
+@pytest.fixture
+def rig(lake: Lake) -> Rig:
+    return Rig(lake)
+
+
+def busy(rig: Rig) -> list[tuple[int, str, int]]:
+    """A table with small files, updated and deleted rows; what is in it."""
+    for number in range(0, 12, 2):
+        rig.insert(number, number + 1)
+    ids = {row[0]: row[2] for row in rig.rows()}
+    rig.change(Change.UPDATE, [{"id": 3, "v": "new"}], [ids[3]])
+    rig.change(Change.DELETE, [], [ids[4], ids[5]])
+    return rig.rows()
+
+
+def test_all_steps_keep_rows_row_ids_and_version_numbers(rig: Rig) -> None:
+    before, number = busy(rig), rig.number
+    report = rig.maintenance().run(NAME)
+    assert report.counts["compacted_files"] >= 6
+    assert report.counts["expired_snapshots"] >= 8
+    assert rig.data_files == 1
+    assert rig.rows() == before
+    assert len(rig.metadata.snapshots) == 1
+    after = rig.number
+    assert after > number  # compaction is a commit like others
+    rig.insert(100)
+    assert rig.number == after + 1
+    # New rows never get the id of another.
+    ids = [row[2] for row in rig.rows()]
+    assert len(ids) == len(set(ids))
+    with rig.lake.spark() as spark:
+        seen = spark.sql("SELECT id, v, _row_id FROM lake.main.events").collect()
+    assert sorted(map(tuple, seen)) == rig.rows()
+
+
+def test_a_second_run_finds_nothing_to_do(rig: Rig) -> None:
+    busy(rig)
+    rig.maintenance().run(NAME)
+    location = rig.metadata.metadata_location
+    assert rig.maintenance().run(NAME, ("compact", "manifests", "expire")).counts == {}
+    assert rig.metadata.metadata_location == location
+
+
+def test_an_update_after_compaction_finds_its_row(rig: Rig) -> None:
+    before = busy(rig)
+    rig.maintenance().run(NAME)
+    row_id = next(row[2] for row in before if row[0] == 7)
+    assert rig.change(Change.UPDATE, [{"id": 7, "v": "late"}], [row_id]) == 1
+    assert (7, "late", row_id) in rig.rows()
+
+
+def test_a_transaction_goes_on_reading_what_it_began_with(rig: Rig) -> None:
+    before = busy(rig)
+    manager = rig.engine.transactions
+    ctx = CallContext(transaction_id=manager.begin(CallContext()))
+    for number in range(200, 206):
+        rig.insert(number)
+    rig.maintenance().run(NAME)
+    assert len(rig.rows()) == len(before) + 6
+    assert rig.rows(ctx) == before
+    manager.rollback(ctx.transaction_id or "")
+    expired = rig.maintenance().run(NAME, ("expire",)).counts["expired_snapshots"]
+    assert expired == 1
+    assert len(rig.metadata.snapshots) == 1
+
+
+def test_so_many_transactions_that_they_are_not_looked_into_are_kept_too(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparkport.lakehouse.maintenance._PINS_LOOKED_INTO", 0)
+    before = busy(rig)
+    ctx = CallContext(transaction_id=rig.engine.transactions.begin(CallContext()))
+    rig.insert(300)
+    rig.maintenance().run(NAME)
+    assert rig.rows(ctx) == before
+    rig.engine.transactions.rollback(ctx.transaction_id or "")
+
+
+def test_a_running_scan_goes_on(rig: Rig) -> None:
+    before = busy(rig)
+    scan = as_scan(rig.table().scan(CallContext(), ScanRequest()))
+    try:
+        rig.insert(400)
+        rig.maintenance().run(NAME)
+        found = [tuple(row.values()) for batch in scan for row in batch.to_pylist()]
+        assert sorted(found) == before
+    finally:
+        scan.close()
+
+
+def test_tags_and_branches_keep_their_snapshots(rig: Rig) -> None:
+    rig.insert(1)
+    with rig.lake.spark() as spark:
+        spark.sql("ALTER TABLE lake.main.events CREATE TAG kept")
+        spark.sql("ALTER TABLE lake.main.events CREATE BRANCH side")
+        spark.sql("INSERT INTO lake.main.events.branch_side VALUES (50L, 'side')")
+    for number in range(2, 6):
+        rig.insert(number)
+    rig.maintenance().run(NAME)
+    with rig.lake.spark() as spark:
+        assert spark.sql("SELECT id FROM lake.main.events VERSION AS OF 'kept'").collect() == [(1,)]
+        side = spark.sql("SELECT id FROM lake.main.events VERSION AS OF 'side' ORDER BY id").collect()
+        assert side == [(1,), (50,)]
+    assert len(rig.metadata.snapshots) == 3
+
+
+def test_versions_within_the_retention_stay(rig: Rig) -> None:
+    rig.insert(1)
+    rig.insert(2)
+    rig.insert(3)
+    rig.maintenance(replace(AT_ONCE, retention_seconds=3600)).run(NAME)
+    version_1 = AsOf(AsOfUnit.VERSION, "1")
+    assert [row[0] for row in rig.rows(at=version_1)] == [1]
+    rig.maintenance().run(NAME, ("expire",))
+    with pytest.raises(VersionNotFound):
+        rig.rows(at=version_1)
+
+
+def test_what_was_staged_and_never_published_is_removed(rig: Rig) -> None:
+    rig.insert(1)
+    with rig.engine.spark.session({"spark.wap.id": "lost"}) as session:
+        session.sql("INSERT INTO lake.main.events VALUES (99L, 'lost')").collect()
+    assert len(rig.metadata.snapshots) == 2
+    data = list(rig.folder.glob("data/*.parquet"))
+    hour = replace(AT_ONCE, staged_seconds=3600, retention_seconds=3600)
+    rig.maintenance(hour).run(NAME, ("expire",))
+    assert len(rig.metadata.snapshots) == 2
+    rig.maintenance(hour, later=3700).run(NAME, ("expire",))
+    assert len(rig.metadata.snapshots) == 1
+    assert len(list(rig.folder.glob("data/*.parquet"))) == len(data) - 1
+    assert [row[0] for row in rig.rows()] == [1]
+
+
+def test_files_of_nobody_and_forgotten_metadata_are_removed(rig: Rig) -> None:
+    with rig.lake.spark() as spark:
+        spark.sql("ALTER TABLE lake.main.events SET TBLPROPERTIES ('write.metadata.previous-versions-max' = '3')")
+    for number in range(4):
+        rig.insert(number)
+    orphan = rig.folder / "data" / "left.parquet"
+    orphan.write_bytes(b"x")
+    young = rig.folder / "data" / "young.parquet"
+    young.write_bytes(b"x")
+    week = time.time() - 7 * 24 * 3600
+    os.utime(orphan, (week, week))
+    before = rig.rows()
+    report = rig.maintenance().run(NAME, ("orphans", "metadata"))
+    assert report.counts["removed_orphans"] == 1
+    assert not orphan.exists()
+    assert young.exists()
+    assert report.counts["removed_metadata"] >= 4
+    kept = {path.name for path in rig.folder.glob("metadata/*.metadata.json")}
+    assert len(kept) == 4
+    assert {path.name[1:-4] for path in rig.folder.glob("metadata/.*.metadata.json.crc")} <= kept
+    assert rig.rows() == before
+
+
+def test_files_are_kept_where_the_owner_says_so(rig: Rig) -> None:
+    rig.insert(1)
+    rig.insert(2)
+    with rig.lake.spark() as spark:
+        spark.sql("ALTER TABLE lake.main.events SET TBLPROPERTIES ('gc.enabled' = 'false')")
+    report = rig.maintenance().run(NAME, ("expire", "orphans", "metadata"))
+    assert report.counts == {}
+    assert set(report.skipped) == {"expire", "orphans", "metadata"}
+
+
+def test_inserts_and_updates_meanwhile_lose_nothing(rig: Rig) -> None:
+    rig.insert(*range(20))
+    ids = {row[0]: row[2] for row in rig.rows()}
+    failed: list[BaseException] = []
+
+    def inserting() -> None:
+        try:
+            for number in range(100, 112):
+                rig.insert(number)
+        except BaseException as exc:
+            failed.append(exc)
+
+    def updating() -> None:
+        try:
+            for number in range(8):
+                assert rig.change(Change.UPDATE, [{"id": number, "v": "up"}], [ids[number]]) == 1
+        except BaseException as exc:
+            failed.append(exc)
+
+    threads = [threading.Thread(target=inserting), threading.Thread(target=updating)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        rig.maintenance(replace(AT_ONCE, staged_seconds=3600)).run(NAME, ("compact", "expire"))
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    rows = rig.rows()
+    assert [row[0] for row in rows] == [*range(20), *range(100, 112)]
+    assert [row[1] for row in rows[:8]] == ["up"] * 8
+    assert all(row[2] == ids[row[0]] for row in rows[:20])
+
+
+def test_the_background_looks_at_changed_tables_only(rig: Rig) -> None:
+    thread = MaintenanceThread(rig.maintenance(), ready=lambda: True)
+    for number in range(4):
+        rig.insert(number)
+    thread.look()
+    assert rig.data_files == 1
+    location = rig.metadata.metadata_location
+    thread.look()
+    assert rig.metadata.metadata_location == location
+    with rig.lake.spark() as spark:
+        spark.sql("ALTER TABLE lake.main.events SET TBLPROPERTIES ('sparkport.maintenance' = 'false')")
+    for number in range(4):
+        rig.insert(number)
+    thread.look()
+    assert rig.data_files == 5
+
+
+def test_few_files_are_left_alone_in_the_background(rig: Rig) -> None:
+    rig.insert(1)
+    rig.insert(2)
+    assert rig.maintenance().run(NAME, ("compact",), thorough=False).counts == {}
+    assert rig.maintenance().run(NAME, ("compact",)).counts["compacted_files"] == 2
+
+
+def test_one_run_in_the_background_rewrites_no_more_than_it_may(rig: Rig) -> None:
+    for number in range(5):
+        rig.insert(number)
+    before = rig.rows()
+    files = plan(rig.engine.files, rig.metadata, rig.metadata.main_snapshot_id).files
+    bounded = rig.maintenance(replace(AT_ONCE, max_bytes=sum(file.size for file in files[:3])))
+    report = bounded.run(NAME, ("compact",), thorough=False)
+    assert (report.counts["compacted_files"], report.more, rig.data_files) == (3, True, 3)
+    assert not rig.maintenance().run(NAME, ("compact",), thorough=False).more
+    assert rig.data_files == 1
+    assert rig.rows() == before
+
+
+def test_a_table_that_is_not_there_and_a_step_that_is_none_are_errors(rig: Rig) -> None:
+    with pytest.raises(TableNotFound):
+        rig.maintenance().run(("main", "nothing"))
+    with pytest.raises(InvalidArgument, match="'polish' is no step"):
+        rig.maintenance().run(NAME, ("polish",))
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_upgraded_table_takes_updates_at_once(lake: Lake, version: int) -> None:
+    name = ("main", f"old{version}")
+    with lake.spark() as spark:
+        spark.sql(
+            f"CREATE TABLE lake.main.old{version} (id BIGINT, v STRING) USING iceberg "
+            f"TBLPROPERTIES ('format-version' = '{version}')"
+        )
+        spark.sql(f"INSERT INTO lake.main.old{version} VALUES (1L, 'a'), (2L, 'b')")
+        spark.sql(f"INSERT INTO lake.main.old{version} VALUES (3L, 'c')")
+    ctx, catalog = CallContext(), lake.opened.catalog
+    schema = catalog.schema(ctx, "main")
+    assert schema is not None
+    listing = catalog.version(ctx)
+    update = StatementRequest(change=Change.UPDATE, columns=SCHEMA)
+    old = schema.table(ctx, name[1])
+    assert isinstance(old, ChangeableTable)
+    with pytest.raises(FailedPrecondition, match=f"sparkport table upgrade main.old{version}"):
+        old.open_statement(ctx, update)
+
+    assert upgrade_table(lake.opened.engine, name)["changed"]
+    assert not upgrade_table(lake.opened.engine, name)["changed"]
+
+    assert catalog.version(ctx) != listing
+    table = schema.table(ctx, name[1])
+    assert isinstance(table, ChangeableTable)
+    rows = [row for batch in as_scan(table.scan(ctx, ScanRequest())) for row in batch.to_pylist()]
+    ids = {row["id"]: row["rowid"] for row in rows}
+    assert len(set(ids.values()) - {None}) == 3
+    statement = table.open_statement(ctx, update)
+    statement.push(pa.RecordBatch.from_pylist([{"id": 2, "v": "new"}], SCHEMA), pa.array([ids[2]], pa.int64()))
+    assert statement.finish() == 1
+    with lake.spark() as spark:
+        seen = spark.sql(f"SELECT id, v, _row_id FROM lake.main.old{version}").collect()
+    assert sorted(map(tuple, seen)) == [(1, "a", ids[1]), (2, "new", ids[2]), (3, "c", ids[3])]
