@@ -37,9 +37,7 @@ class ObjectStore:
         return [item["Key"] for item in found.get("Contents", [])]
 
     def client(self) -> Any:
-        import boto3
-
-        return boto3.client(
+        return pytest.importorskip("boto3").client(
             "s3",
             endpoint_url=self.endpoint,
             aws_access_key_id="tester",

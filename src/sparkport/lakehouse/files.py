@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import errno
 import os
 import shutil
 import threading
@@ -20,7 +21,7 @@ from urllib.parse import unquote
 
 import fsspec
 
-from sparkport.errors import AlreadyExists, NotFound, PermissionDenied, Unavailable
+from sparkport.errors import AlreadyExists, NotFound, PermissionDenied, ResourceExhausted, SparkportError, Unavailable
 
 __all__ = ["FileInfo", "FileSystem", "local_path", "protocol_of"]
 
@@ -71,7 +72,13 @@ class FileSystem:
     def __init__(self, options: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         self._options = {name: dict(values) for name, values in (options or {}).items()}
         self._lock = threading.Lock()
+        self._registering = threading.Lock()
         self._remote: dict[str, Any] = {}
+
+    def configure(self, options: Mapping[str, Mapping[str, Any]]) -> None:
+        """More of fsspec's options, for stores that have not been used yet."""
+        with self._lock:
+            self._options |= {name: dict(values) for name, values in options.items()}
 
     def read_bytes(self, path: str) -> bytes:
         with _translated(path):
@@ -100,10 +107,7 @@ class FileSystem:
             if (local := local_path(path)) is not None:
                 _write_local(local, data)
                 return
-            remote = self._filesystem(path)
-            if remote.exists(path):
-                raise FileExistsError(path)
-            remote.pipe_file(path, data)
+            _write_remote(self._filesystem(path), path, data)
 
     def exists(self, path: str) -> bool:
         with _translated(path):
@@ -146,8 +150,13 @@ class FileSystem:
     def register(self, connection: Any, path: str) -> None:
         """Let a DuckDB connection read the store that ``path`` is in."""
         protocol = protocol_of(path)
-        if protocol != "file" and not connection.filesystem_is_registered(protocol):
-            connection.register_filesystem(self._filesystem(path))
+        if protocol == "file":
+            return
+        remote = self._filesystem(path)
+        # Scans begin side by side, and what is registered is the instance's, not the connection's.
+        with self._registering:
+            if not connection.filesystem_is_registered(protocol):
+                connection.register_filesystem(remote)
 
     def _filesystem(self, path: str) -> Any:
         protocol = protocol_of(path)
@@ -172,6 +181,18 @@ def _write_local(path: Path, data: bytes) -> None:
         os.link(aside, path)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def _write_remote(remote: Any, path: str, data: bytes) -> None:
+    try:
+        remote.pipe_file(path, data, mode="create")
+    except OSError as exc:
+        if exc.errno != errno.ENOSYS:
+            raise
+        # Not every store has the condition. Without it two writers of one name could meet, but names are drawn by lot.
+        if remote.exists(path):
+            raise FileExistsError(path) from exc
+        remote.pipe_file(path, data)
 
 
 def _walk(folder: Path) -> Iterator[FileInfo]:
@@ -201,4 +222,14 @@ def _translated(path: str) -> Iterator[None]:
     except PermissionError as exc:
         raise PermissionDenied(f"no access to file '{path}'") from exc
     except OSError as exc:
+        if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ResourceExhausted(f"the disk is full: file '{path}' cannot be written") from exc
+        if exc.errno == errno.EROFS:
+            raise PermissionDenied(f"file '{path}' is on a read-only file system") from exc
         raise Unavailable(f"file '{path}': {exc.strerror or exc}") from exc
+    except SparkportError:
+        raise
+    except Exception as exc:  # a store's library has errors of its own, for instance for an address nobody answers at
+        if protocol_of(path) == "file":
+            raise
+        raise Unavailable(f"file '{path}': {exc}") from exc

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from sparkport.errors import FailedPrecondition
 
-__all__ = ["JarCache"]
+__all__ = ["JarCache", "cache_home"]
 
 
-def _cache_home() -> Path:
+def cache_home() -> Path:
+    """Where what can be made again is kept between runs."""
     return Path(os.environ.get("SPARKPORT_CACHE") or Path.home() / ".cache" / "sparkport")
 
 
@@ -24,7 +25,7 @@ class JarCache:
         self._packages = tuple(packages)
         self._folder = folder
         digest = hashlib.sha256(" ".join(self._packages).encode()).hexdigest()[:12]
-        self._ivy = _cache_home() / "jars" / digest
+        self._ivy = cache_home() / "jars" / digest
         self._list = self._ivy / "resolved.json"
 
     def resolved(self) -> bool:

@@ -5,39 +5,88 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from sparkport.errors import InvalidArgument
+from sparkport.lakehouse.files import local_path, protocol_of
+from sparkport.lakehouse.jars import cache_home
 
 __all__ = ["ICEBERG_RUNTIME", "LakehouseSettings"]
 
 ICEBERG_RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0"
+_ICEBERG_AWS = "org.apache.iceberg:iceberg-aws-bundle:1.11.0"
 _SQLITE_DRIVER = "org.xerial:sqlite-jdbc:3.50.3.0"
 _POSTGRES_DRIVER = "org.postgresql:postgresql:42.7.7"
+
+_S3 = frozenset({"s3", "s3a"})
+_S3_FILE_IO = "org.apache.iceberg.aws.s3.S3FileIO"
+_S3FS = {
+    "s3.endpoint": "endpoint_url",
+    "s3.access-key-id": "key",
+    "s3.secret-access-key": "secret",
+    "s3.session-token": "token",
+}
+"""Iceberg's names of what s3fs has other names for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakehouseSettings:
-    """``spark`` is a master that a Connect server is started for, or ``sc://…``, one that runs already."""
+    """``spark`` is a master that a Connect server is started for, or ``sc://…``, one that runs already.
+
+    ``properties`` whose names begin with ``spark.`` are Spark's; all others are the Iceberg catalog's, such as
+    ``s3.endpoint``. Secrets may be among them, so they are not shown.
+    """
 
     warehouse: str = "warehouse"
-    catalog_uri: str | None = None
+    catalog_uri: str | None = field(default=None, repr=False)  # it may hold a password
     catalog_name: str = "lake"
-    spark: str = "local[*]"
+    spark: str = field(default="local[*]", repr=False)  # the address of a Connect server may hold a token
     jars: Path | None = None
     driver_memory: str = "2g"
     staging: str | None = None
     sessions: int = 4
-    properties: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        own = {
+            key if key.startswith("spark.") else f"{self._catalog}.{key}": value
+            for key, value in self.properties.items()
+        }
+        object.__setattr__(self, "properties", own)
+        remote = local_path(self.warehouse) is None
+        if remote and self.catalog_uri is None:
+            raise InvalidArgument(
+                f"the warehouse {self.warehouse} is no folder, and SQLite needs one: set catalog_uri, for instance to "
+                "sqlite:////path/to/catalog.db or postgresql://host/database"
+            )
+        if self.staging is not None and local_path(self.staging) is None:
+            raise InvalidArgument(f"staging must be a folder that Spark can reach by the same path, not {self.staging}")
+        if remote and self.staging is None and not self.spark_is_local:
+            raise InvalidArgument(
+                f"with the warehouse {self.warehouse} and Spark elsewhere, staging must be set: to a folder that is "
+                "there, by the same path, for this server and for all of Spark's machines"
+            )
+
+    @property
+    def spark_is_local(self) -> bool:
+        """Whether all of Spark runs in a process of this machine, which we start."""
+        return self.spark.partition("[")[0] == "local"
 
     @property
     def warehouse_path(self) -> str:
         """Absolute, so that Spark, which may have another working folder, means the same place."""
-        return self.warehouse if "://" in self.warehouse else str(Path(self.warehouse).resolve())
+        local = local_path(self.warehouse)
+        return self.warehouse.rstrip("/") if local is None else str(local.resolve())
 
     @property
     def staging_path(self) -> str:
-        return self.staging or f"{self.warehouse_path}/.staging"
+        """Always local: rows are written there by us and read by Spark."""
+        if self.staging is not None:
+            return str(Path(local_path(self.staging) or self.staging).resolve())
+        if local_path(self.warehouse) is None:
+            return str(cache_home() / "staging")
+        return f"{self.warehouse_path}/.staging"
 
     @property
     def database_uri(self) -> str:
@@ -60,7 +109,36 @@ class LakehouseSettings:
     def packages(self) -> tuple[str, ...]:
         """What Spark has to load beyond itself."""
         drivers = {"sqlite": (_SQLITE_DRIVER,), "postgresql": (_POSTGRES_DRIVER,), "rest": ()}
-        return (ICEBERG_RUNTIME, *drivers[self.kind])
+        return (ICEBERG_RUNTIME, *drivers[self.kind], *([_ICEBERG_AWS] if self._on_s3 else []))
+
+    def storage_options(self) -> dict[str, dict[str, Any]]:
+        """What fsspec is told, by protocol. What is not set here both sides find in the environment, as AWS has it."""
+        if not self._on_s3:
+            return {}
+        given = self._own_properties()
+        # Files are written once and never listed to be found, so a cache of listings could only be out of date; and
+        # DuckDB says exactly which bytes it needs.
+        options: dict[str, Any] = {"use_listings_cache": False, "default_cache_type": "none"}
+        options |= {name: given[key] for key, name in _S3FS.items() if key in given}
+        if "client.region" in given:
+            options["client_kwargs"] = {"region_name": given["client.region"]}
+        if given.get("s3.path-style-access", "").lower() == "true":
+            options["config_kwargs"] = {"s3": {"addressing_style": "path"}}
+        return dict.fromkeys(sorted(_S3), options)
+
+    @property
+    def _catalog(self) -> str:
+        return f"spark.sql.catalog.{self.catalog_name}"
+
+    @property
+    def _on_s3(self) -> bool:
+        given = self._own_properties()
+        return protocol_of(self.warehouse) in _S3 or any(key.startswith("s3.") for key in given)
+
+    def _own_properties(self) -> dict[str, str]:
+        """Those of the user's that are the catalog's."""
+        head = f"{self._catalog}."
+        return {key.removeprefix(head): value for key, value in self.properties.items() if key.startswith(head)}
 
     def spark_conf(self) -> dict[str, str]:
         """What a Connect server of our own is started with."""
@@ -73,7 +151,7 @@ class LakehouseSettings:
 
     def session_conf(self) -> dict[str, str]:
         """What makes any Spark with Iceberg in it see this catalog."""
-        catalog = f"spark.sql.catalog.{self.catalog_name}"
+        catalog = self._catalog
         conf = {
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.shuffle.partitions": "8",
@@ -82,14 +160,15 @@ class LakehouseSettings:
             f"{catalog}.cache-enabled": "false",
             f"{catalog}.unique-table-location": "true",
         }
-        conf.update({f"{catalog}.{key}": value for key, value in self._catalog_properties().items()})
-        own = f"{catalog}."
-        return {**conf, **{key: value for key, value in self.properties.items() if key.startswith(own)}}
+        catalog_properties = {**self._catalog_properties(), **self._own_properties()}
+        return {**conf, **{f"{catalog}.{key}": value for key, value in catalog_properties.items()}}
 
     def _catalog_properties(self) -> dict[str, str]:
         if self.kind == "rest":  # its warehouse is a name that the server knows, and so a property of the user's
             return {"type": "rest", "uri": self.database_uri}
         jdbc = {"type": "jdbc", "jdbc.schema-version": "V1", "warehouse": self.warehouse_path}
+        if self._on_s3:  # a REST catalog chooses by itself
+            jdbc["io-impl"] = _S3_FILE_IO
         if self.kind == "sqlite":
             return {**jdbc, "uri": f"jdbc:sqlite:{self.database_uri.removeprefix('sqlite:///')}"}
         parts = urlsplit(self.database_uri)
