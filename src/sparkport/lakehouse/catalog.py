@@ -52,18 +52,17 @@ class LakehouseSchema(MutableSchema):
         self._engine = catalog.engine
 
     def tables(self, ctx: CallContext) -> Iterable[Table]:
-        cut, pins = self._engine.cut(ctx)
-        for table, location in cut.tables.items():
+        for table, location in self._engine.cut(ctx).tables.items():
             if table[0] == self.name:
-                version = self._engine.listed(table, pins.get(table, location))
+                version = self._engine.listed(table, location)
                 if version is not None:
                     yield LakeTable(version, self._engine)
 
     def table(self, ctx: CallContext, name: str) -> Table | None:
         version = self._engine.version_for(ctx, (self.name, name))
         if version is None:
-            cut, _ = self._engine.cut(ctx)
-            found = find_by_name((_Name(table) for schema, table in cut.tables if schema == self.name), name)
+            tables = self._engine.cut(ctx).tables
+            found = find_by_name((_Name(table) for schema, table in tables if schema == self.name), name)
             version = None if found is None else self._engine.version_for(ctx, (self.name, found.name))
         return None if version is None else LakeTable(version, self._engine)
 
@@ -89,9 +88,13 @@ class LakehouseSchema(MutableSchema):
         metadata = new_table(folder, columns.fields, last_column_id=columns.last_id, properties=properties)
         location = write_metadata(self._engine.files, metadata, None)
         try:
-            if existing is not None:
-                self._engine.pointers.drop((self.name, existing.name))
-            self._engine.pointers.create(name, location)
+            if existing is None:
+                self._engine.pointers.create(name, location)
+                self._engine.own.note(ctx, name, None, location)
+            else:
+                name = (self.name, existing.name)
+                old = self._engine.pointers.replace(name, location)
+                self._engine.own.note(ctx, name, old, location)
         except BaseException:
             self._engine.files.delete(location)
             raise
@@ -101,7 +104,8 @@ class LakehouseSchema(MutableSchema):
         found = self.table(CallContext(), name)
         if found is None:
             raise TableNotFound(self.name, name)
-        self._engine.pointers.drop((self.name, found.name))
+        location = self._engine.pointers.drop((self.name, found.name))
+        self._engine.own.note(ctx, (self.name, found.name), location, None)
 
     def rename_table(self, ctx: CallContext, name: str, new_name: str) -> Table:
         found = self.table(CallContext(), name)
@@ -111,10 +115,12 @@ class LakehouseSchema(MutableSchema):
         if taken is not None and taken.name != found.name:
             raise AlreadyExists(f"table '{self.name}.{taken.name}' already exists")
         self._engine.pointers.rename((self.name, found.name), (self.name, new_name))
-        renamed = self.table(CallContext(), new_name)
+        renamed = self._engine.current((self.name, new_name))
         if renamed is None:
             raise TableNotFound(self.name, new_name)
-        return renamed
+        self._engine.own.note(ctx, (self.name, found.name), renamed.location, None)
+        self._engine.own.note(ctx, renamed.name, None, renamed.location)
+        return LakeTable(renamed, self._engine)
 
 
 class LakehouseCatalog(MutableCatalog):
@@ -128,8 +134,8 @@ class LakehouseCatalog(MutableCatalog):
             engine.pointers.create_schema(default_schema, {})
 
     def schemas(self, ctx: CallContext) -> Iterable[Schema]:
-        cut, _ = self.engine.cut(ctx)
-        return [LakehouseSchema(name, properties, self) for name, properties in cut.schemas.items() if "." not in name]
+        schemas = self.engine.cut(ctx).schemas
+        return [LakehouseSchema(name, properties, self) for name, properties in schemas.items() if "." not in name]
 
     def version(self, ctx: CallContext) -> CatalogVersion:
         """A hash of all that the listing shows: commits of rows leave it as it is."""
@@ -152,6 +158,7 @@ class LakehouseCatalog(MutableCatalog):
         if find_by_name((_Name(found) for found in self.engine.pointers.cut().schemas), name) is not None:
             raise AlreadyExists(f"schema '{name}' already exists")
         self.engine.pointers.create_schema(name, properties)
+        self.engine.own.note_schema(ctx, name, properties)
         return LakehouseSchema(name, properties, self)
 
     def drop_schema(self, ctx: CallContext, name: str) -> None:
@@ -161,6 +168,7 @@ class LakehouseCatalog(MutableCatalog):
             raise SchemaNotFound(name)
         for table in cut.tables:
             if table[0] == found.name:
-                self.engine.pointers.drop(table)
+                self.engine.own.note(ctx, table, self.engine.pointers.drop(table), None)
+        self.engine.own.note_schema(ctx, found.name, None)
         if found.name in self.engine.pointers.cut().schemas:
             self.engine.pointers.drop_schema(found.name)

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from sparkport.catalog.ddl import (
+    RESERVED_COLUMNS,
     AddColumn,
     AddField,
     Alteration,
@@ -93,6 +94,8 @@ def read_columns(schema: Json, properties: Mapping[str, str], last_id: int) -> C
     declared = []
     for field in schema["fields"]:
         note = notes.get(str(field["id"]), {})
+        if field["name"].casefold() in RESERVED_COLUMNS:
+            raise Unsupported(f"column '{field['name']}' has a name that is reserved: rename it with Spark")
         column = declared_field(field, note.get("arrow"))
         if note.get("default"):
             column = column.with_metadata({**(column.metadata or {}), DEFAULT_MARK: note["default"].encode()})

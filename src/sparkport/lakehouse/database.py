@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from sparkport.errors import InvalidArgument, Unavailable
+from sparkport.errors import InvalidArgument, PermissionDenied, ResourceExhausted, Unavailable
 
 __all__ = ["Database", "PostgresDatabase", "Rows", "SqliteDatabase", "Work", "open_database"]
 
@@ -77,11 +77,15 @@ class SqliteDatabase(Database):
             connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
             try:
                 yield _SqliteWork(connection)
+                connection.commit()
             except BaseException:
-                connection.rollback()
+                connection.rollback()  # of a commit that failed too, which leaves the transaction open
                 raise
-            connection.commit()
         except sqlite3.OperationalError as exc:
+            if exc.sqlite_errorcode == sqlite3.SQLITE_FULL:
+                raise ResourceExhausted("the disk of the catalog's database is full") from exc
+            if exc.sqlite_errorcode & 0xFF == sqlite3.SQLITE_READONLY:
+                raise PermissionDenied("the catalog's database is read-only") from exc
             raise Unavailable(f"the catalog's database cannot be used: {exc}") from exc
         except sqlite3.DatabaseError as exc:
             if isinstance(exc, sqlite3.IntegrityError):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import threading
-from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sparkport.catalog.context import CallContext
-from sparkport.errors import Conflict, SparkportError, Unsupported
+from sparkport.errors import Conflict, SparkportError
+from sparkport.lakehouse.cache import BoundedCache
 from sparkport.lakehouse.files import FileSystem
+from sparkport.lakehouse.own import OwnChanges
 from sparkport.lakehouse.pointers import Cut, Pointers, TableName
 from sparkport.lakehouse.snapshot import TableVersion, VersionLoader
 from sparkport.lakehouse.spark import Sessions
@@ -22,7 +21,13 @@ __all__ = ["LakeEngine", "LakeView"]
 
 logger = logging.getLogger(__name__)
 
-_VERSIONS_KEPT = 4_096
+_ENTRIES_KEPT = 200_000
+"""Snapshots and log entries in all metadata that is kept: they are what makes it large."""
+
+
+def _entries(version: TableVersion) -> int:
+    metadata = version.metadata
+    return 10 + len(metadata.snapshots) + len(metadata.snapshot_log) + len(metadata.metadata_log)
 
 
 @dataclass(slots=True, eq=False)
@@ -30,11 +35,16 @@ class LakeView:
     """What a transaction sees: all pointers of the moment it began, later ones for tables that it wrote itself."""
 
     cut: Cut
-    pins: dict[TableName, str] = field(default_factory=dict)
+    since: int = 0
+    pins: dict[TableName, str | None] = field(default_factory=dict)
     read: set[TableName] = field(default_factory=set)
 
     def location(self, table: TableName) -> str | None:
-        return self.pins.get(table) or self.cut.tables.get(table)
+        return self.pins[table] if table in self.pins else self.cut.tables.get(table)
+
+    def tables(self) -> dict[TableName, str]:
+        seen = {**self.cut.tables, **self.pins}
+        return {table: location for table, location in sorted(seen.items()) if location is not None}
 
 
 class LakeEngine:
@@ -57,33 +67,40 @@ class LakeEngine:
         self.spark = spark
         self.staging = staging
         self._loader = loader
-        self.transactions: Transactions[LakeView] = Transactions(self, settings)
+        self.transactions: Transactions[LakeView] = Transactions(self, settings, deferred=False)
+        self.own = OwnChanges()
         self.writers = Writers(
             lambda table: TableWriter(table, catalog=catalog_name, pointers=pointers, files=files, spark=spark)
         )
-        self._lock = threading.Lock()
-        self._versions: OrderedDict[tuple[TableName, str], TableVersion] = OrderedDict()
+        self._versions: BoundedCache[tuple[TableName, str], TableVersion] = BoundedCache(_ENTRIES_KEPT, weigh=_entries)
 
     # Looking at tables
 
-    def cut(self, ctx: CallContext) -> tuple[Cut, Mapping[TableName, str]]:
-        """The catalog as a call sees it: now, or as its transaction does; and the pointers that it has moved."""
-        if ctx.transaction_id is None:
-            return self.pointers.cut(), {}
+    def cut(self, ctx: CallContext) -> Cut:
+        """The catalog as a call sees it: now, or as its transaction does."""
         with self.transactions.use(ctx) as transaction:
             if transaction is None:
-                return self.pointers.cut(), {}
-            return transaction.state.cut, dict(transaction.state.pins)
+                return self.pointers.cut()
+            view = transaction.state
+            for table in self.own.tables(ctx, since=view.since):
+                self._follow(ctx, view, table)
+            return Cut(view.tables(), self.own.schemas(ctx, view.cut.schemas, since=view.since))
 
     def version_for(self, ctx: CallContext, table: TableName) -> TableVersion | None:
         """A table as a call sees it."""
-        if ctx.transaction_id is None:
-            return self.current(table)
         with self.transactions.use(ctx) as transaction:
             if transaction is None:
                 return self.current(table)
-            location = transaction.state.location(table)
+            location = self._follow(ctx, transaction.state, table)
         return None if location is None else self.version(table, location)
+
+    def _follow(self, ctx: CallContext, view: LakeView, table: TableName) -> str | None:
+        """Where a transaction sees a table, moved on by what the caller itself has created or altered since."""
+        seen = view.location(table)
+        moved = self.own.follow(ctx, table, seen, since=view.since)
+        if moved != seen:
+            view.pins[table] = moved
+        return moved
 
     def current(self, table: TableName) -> TableVersion | None:
         location = self.pointers.location(table)
@@ -91,18 +108,7 @@ class LakeEngine:
 
     def version(self, table: TableName, location: str) -> TableVersion:
         """A table as one metadata file describes it; that never changes, so it is kept."""
-        key = (table, location)
-        with self._lock:
-            known = self._versions.get(key)
-            if known is not None:
-                self._versions.move_to_end(key)
-                return known
-        loaded = self._loader.load(table, location)
-        with self._lock:
-            self._versions[key] = loaded
-            while len(self._versions) > _VERSIONS_KEPT:
-                self._versions.popitem(last=False)
-        return loaded
+        return self._versions.get((table, location), lambda: self._loader.load(table, location))
 
     def listed(self, table: TableName, location: str) -> TableVersion | None:
         """A table for a listing: one that cannot be read must not hide all others."""
@@ -117,7 +123,7 @@ class LakeEngine:
     def require_schema(self, version: TableVersion) -> None:
         """Rows that were fitted to a schema go into a table that still has it."""
         current = self.current(version.name)
-        if current is None or current.columns.fields != version.columns.fields:
+        if current is None or current.uuid != version.uuid or current.columns.fields != version.columns.fields:
             raise Conflict(f"table '{version.name[1]}' has been altered; run the statement again")
 
     def committed(self, table: TableName, location: str, transaction: Transaction[LakeView] | None) -> None:
@@ -128,7 +134,8 @@ class LakeEngine:
     # transactions.Engine
 
     def pin(self) -> LakeView:
-        return LakeView(self.pointers.cut())
+        since = self.own.now()
+        return LakeView(self.pointers.cut(), since)
 
     def publish(self, transaction: Transaction[LakeView]) -> None:
         """Statements publish themselves: there is nothing left to do."""
@@ -138,6 +145,3 @@ class LakeEngine:
 
     def changes(self, transaction: Transaction[LakeView]) -> tuple[tuple[str, ...], int]:
         return (), 0
-
-    def refuse_deferred(self) -> None:
-        raise Unsupported("the lakehouse commits each statement by itself: deferred transactions are not there yet")

@@ -1,24 +1,67 @@
-"""Named points in the way of a write at which a test can make the process die or fail. Off unless it is asked for."""
+"""Named points in the way of a change at which a test can make something die or fail. Off unless it is asked for.
+
+``SPARKPORT_FAULT=publish.before`` kills the server when it first gets there, as a crash would. The whole form is
+``point#n=action:seconds``: at the n-th time; ``server``, ``spark`` or ``both`` are killed, so many seconds later if
+told, ``error`` raises, ``pause`` waits. ``SPARKPORT_FAULT=@file`` takes the plan from a file and removes it when it is
+carried out, so that a server that runs can be told where to die next.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
+import threading
+import time
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
-__all__ = ["POINTS", "fault", "on_fault"]
+from sparkport.errors import InternalError
+
+__all__ = ["ACTIONS", "Fault", "POINTS", "fault", "on_fault", "on_kill_spark"]
 
 POINTS = (
-    "stage.before",
-    "stage.after",
-    "apply.before",
-    "apply.after",
-    "publish.before",
-    "publish.after",
+    "stage.before",  # the first rows of a statement are here
+    "stage.after",  # all rows are in the staging folder
+    "apply.before",  # Spark is about to be told
+    "apply.after",  # Spark has made a snapshot that nobody sees
+    "publish.before",  # the snapshot is found to be right
+    "metadata.before",  # a metadata file is about to be written, for a row change or for DDL
+    "metadata.after",  # it is there, and nobody points to it
+    "pointer.before",  # the catalog's database has taken the change and not committed it
+    "pointer.after",  # committed
+    "publish.after",  # the statement is done, its answer not sent
 )
 
+ACTIONS = ("server", "spark", "both", "error", "pause")
+
 _ENV = "SPARKPORT_FAULT"
+_FORM = re.compile(r"(?P<point>[a-z.]+)(?:#(?P<time>\d+))?(?:=(?P<action>[a-z]+))?(?::(?P<seconds>[\d.]+))?")
+
 _hooks: dict[str, Callable[[], None]] = {}
+_seen: Counter[str] = Counter()
+_lock = threading.Lock()
+_kill_spark: Callable[[], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    point: str
+    action: str = "server"
+    seconds: float = 0.0
+    time: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Fault:
+        found = _FORM.fullmatch(text.strip())
+        if found is None or found["point"] not in POINTS or (found["action"] or "server") not in ACTIONS:
+            raise ValueError(f"no such fault: {text!r}")
+        return cls(found["point"], found["action"] or "server", float(found["seconds"] or 0.0), int(found["time"] or 1))
+
+    def __str__(self) -> str:
+        return f"{self.point}#{self.time}={self.action}:{self.seconds:g}"
 
 
 def on_fault(point: str, action: Callable[[], None] | None) -> None:
@@ -31,10 +74,48 @@ def on_fault(point: str, action: Callable[[], None] | None) -> None:
         _hooks[point] = action
 
 
+def on_kill_spark(kill: Callable[[], None]) -> None:
+    """How to kill the Spark of this server."""
+    global _kill_spark
+    _kill_spark = kill
+
+
 def fault(point: str) -> None:
-    """``SPARKPORT_FAULT=point`` kills the process at that point, as a crash would."""
-    hook = _hooks.get(point)
-    if hook is not None:
+    """A point is reached."""
+    if _hooks and (hook := _hooks.get(point)) is not None:
         hook()
-    if os.environ.get(_ENV) == point:
+    plan = os.environ.get(_ENV)
+    if plan:
+        _carry_out(point, plan)
+
+
+def _carry_out(point: str, plan: str) -> None:
+    with _lock:
+        path = Path(plan[1:]) if plan.startswith("@") else None
+        try:
+            chosen = Fault.parse(plan if path is None else path.read_text())
+        except FileNotFoundError:
+            return
+        if chosen.point != point:
+            return
+        _seen[str(chosen)] += 1
+        if _seen[str(chosen)] != chosen.time:
+            return
+        if path is not None:
+            path.unlink(missing_ok=True)
+            _seen.clear()
+    if chosen.action == "error":
+        raise InternalError(f"a fault at {point}, as was asked for")
+    if chosen.action == "pause":
+        time.sleep(chosen.seconds)
+    elif chosen.seconds:
+        threading.Timer(chosen.seconds, _kill, [chosen.action]).start()
+    else:
+        _kill(chosen.action)
+
+
+def _kill(victim: str) -> None:
+    if victim in ("spark", "both") and _kill_spark is not None:
+        _kill_spark()
+    if victim in ("server", "both"):
         os.kill(os.getpid(), signal.SIGKILL)

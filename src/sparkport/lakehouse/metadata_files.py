@@ -7,6 +7,7 @@ import re
 import uuid
 from typing import Any
 
+from sparkport.lakehouse.faults import fault
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.numbers import numbered
 
@@ -20,5 +21,7 @@ def write_metadata(fs: FileSystem, metadata: dict[str, Any], previous: str | Non
         found = re.match(r"v?(\d+)", previous.rpartition("/")[2])
         number = int(found.group(1)) + 1 if found else 1
     location = f"{metadata['location']}/metadata/{number:05d}-{uuid.uuid4()}.metadata.json"
+    fault("metadata.before")
     fs.write_new(location, json.dumps(numbered(metadata)).encode())
+    fault("metadata.after")
     return location

@@ -6,18 +6,24 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from sparkport.errors import PermissionDenied
 from sparkport.lakehouse.catalog import LakehouseCatalog
 from sparkport.lakehouse.database import Database, open_database
 from sparkport.lakehouse.engine import LakeEngine
-from sparkport.lakehouse.files import FileSystem
+from sparkport.lakehouse.files import FileSystem, local_path
+from sparkport.lakehouse.maintenance import Maintenance
+from sparkport.lakehouse.maintenance_plan import MaintenanceSettings
+from sparkport.lakehouse.maintenance_thread import MaintenanceThread
 from sparkport.lakehouse.pointers import Pointers, SqlPointers
 from sparkport.lakehouse.read import Reader
+from sparkport.lakehouse.recovery import JournalledFiles, recover
 from sparkport.lakehouse.rest import RestPointers
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.snapshot import VersionLoader
 from sparkport.lakehouse.spark import SparkServer, SparkState
 from sparkport.lakehouse.spill import Spill
 from sparkport.lakehouse.staging import Staging
+from sparkport.lakehouse.warmup import warm_up
 from sparkport.transactions.manager import TransactionSettings
 
 __all__ = ["Lakehouse"]
@@ -36,17 +42,24 @@ class Lakehouse:
         transactions: TransactionSettings | None = None,
         on_state: Callable[[SparkState], None] | None = None,
         spark: SparkServer | None = None,
+        maintenance: MaintenanceSettings | None = None,
     ) -> None:
-        """``spark`` is one that is shared with others: it is not started or stopped here."""
-        if "://" not in settings.warehouse_path:
-            Path(settings.warehouse_path).mkdir(parents=True, exist_ok=True)
+        """``spark`` is one that is shared with others: it is not started or stopped here.
+
+        With settings of ``maintenance`` tables are maintained in the background, without only when it is asked for.
+        """
+        if (folder := local_path(settings.warehouse_path)) is not None:
+            _make(folder)
         self.settings = settings
         self._owns_spark = spark is None
         self.spark = spark or SparkServer(settings, on_state=on_state)
         self._database: Database | None = None
         self._staging = Staging(settings.staging_path)
-        files = FileSystem()
+        files = JournalledFiles(self._staging)
+        files.configure(settings.storage_options())
         sessions = self.spark.sessions(settings.session_conf())
+        if self._owns_spark:
+            self.spark.warm_up = lambda: warm_up(sessions, self._staging.folder, settings.catalog_name)
         self._reader = Reader(files, temp_directory=str(self._staging.folder / "duckdb"))
         loader = VersionLoader(files, self._reader, Spill(sessions, self._staging, settings.catalog_name))
         self.engine = LakeEngine(
@@ -58,23 +71,42 @@ class Lakehouse:
             loader=loader,
             settings=transactions,
         )
+        recover(files, self.engine.pointers, self._staging)
         self.catalog = LakehouseCatalog(self.engine, warehouse=settings.warehouse_path, default_schema=default_schema)
+
+        self.maintenance = Maintenance(self.engine, self._reader, maintenance)
+        self._upkeep = None
+        if maintenance is not None:
+            self._upkeep = MaintenanceThread(self.maintenance, ready=lambda: self.spark.state is SparkState.READY)
 
     def _pointers(self, files: FileSystem) -> Pointers:
         if self.settings.kind == "rest":
             return RestPointers.of(self.settings)
         self._database = open_database(self.settings.database_uri)
-        return SqlPointers(self._database, self.settings.catalog_name, files)
+        try:
+            return SqlPointers(self._database, self.settings.catalog_name, files)
+        except BaseException:
+            self._database.close()
+            self._staging.close()
+            raise
 
     def start(self) -> Lakehouse:
         if self._owns_spark:
             self.spark.start()
+        if self._upkeep is not None:
+            self._upkeep.start()
         return self
 
     def stop(self) -> None:
         """Safe to repeat."""
+        if self._upkeep is not None:
+            self._upkeep.stop()
         if self._owns_spark:
             self.spark.stop()
+        if self._upkeep is not None:
+            self._upkeep.join(30)
+        if not self._owns_spark or not self.spark.is_child:
+            self.engine.spark.close()
         self._reader.close()
         self._staging.close()
         if self._database is not None:
@@ -85,3 +117,10 @@ class Lakehouse:
 
     def __exit__(self, *exc: object) -> None:
         self.stop()
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise PermissionDenied(f"the warehouse '{folder}' cannot be made: {exc.strerror or exc}") from exc

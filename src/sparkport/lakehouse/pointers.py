@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sparkport.errors import AlreadyExists, FailedPrecondition, SchemaNotFound, TableNotFound
+from sparkport.errors import AlreadyExists, Conflict, FailedPrecondition, SchemaNotFound, TableNotFound
 from sparkport.lakehouse.database import Database, Work
+from sparkport.lakehouse.faults import fault
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.metadata_files import write_metadata
 
@@ -106,6 +107,12 @@ class Pointers(ABC):
     def drop(self, table: TableName) -> str:
         """Where its metadata was."""
 
+    def replace(self, table: TableName, location: str) -> str:
+        """Another table under the same name; where the metadata of the old one was."""
+        old = self.drop(table)
+        self.create(table, location)
+        return old
+
     @abstractmethod
     def rename(self, table: TableName, new: TableName) -> None: ...
 
@@ -179,7 +186,7 @@ class SqlPointers(Pointers):
                 )
 
     def drop_schema(self, name: str) -> None:
-        with self._database.transaction(write=True) as work:
+        with self._changing() as work:
             if not self._has_schema(work, name):
                 raise SchemaNotFound(name)
             if work.query(
@@ -201,12 +208,26 @@ class SqlPointers(Pointers):
             )
 
     def drop(self, table: TableName) -> str:
-        with self._database.transaction(write=True) as work:
+        with self._changing() as work:
             location = self._location(work, table)
             if location is None:
                 raise TableNotFound(*table)
             work.change(f"DELETE FROM iceberg_tables WHERE {_NAMED}", [self._catalog, *table])
             return location
+
+    def replace(self, table: TableName, location: str) -> str:
+        with self._changing() as work:
+            old = self._location(work, table)
+            if old is None:
+                raise TableNotFound(*table)
+            changed = work.change(
+                "UPDATE iceberg_tables SET metadata_location = ?, previous_metadata_location = NULL "
+                f"WHERE {_NAMED} AND metadata_location = ?",
+                [location, self._catalog, *table, old],
+            )
+            if changed != 1:
+                raise Conflict(f"table '{table[0]}.{table[1]}' is being changed by another; try again")
+            return old
 
     def rename(self, table: TableName, new: TableName) -> None:
         with self._unique(f"table '{new[0]}.{new[1]}' already exists") as work:
@@ -267,12 +288,19 @@ class SqlPointers(Pointers):
     @contextmanager
     def _unique(self, message: str) -> Iterator[Work]:
         try:
-            with self._database.transaction(write=True) as work:
+            with self._changing() as work:
                 yield work
         except Exception as exc:
             if self._database.is_duplicate(exc):
                 raise AlreadyExists(message) from exc
             raise
+
+    @contextmanager
+    def _changing(self) -> Iterator[Work]:
+        with self._database.transaction(write=True) as work:
+            yield work
+            fault("pointer.before")
+        fault("pointer.after")
 
     def _location(self, work: Work, table: TableName) -> str | None:
         rows = work.query(f"SELECT metadata_location FROM iceberg_tables WHERE {_NAMED}", [self._catalog, *table])

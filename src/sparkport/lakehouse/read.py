@@ -7,6 +7,7 @@ the query would lose the order of the rows, and it is the order that makes the t
 from __future__ import annotations
 
 import threading
+import weakref
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -60,9 +61,18 @@ class Reader:
     ) -> None:
         self._fs = fs
         self._duckdb = DuckDB(memory_limit=memory_limit, threads=threads, temp_directory=temp_directory)
+        self._lock = threading.Lock()
+        self._streams: weakref.WeakSet[RowStream] = weakref.WeakSet()
 
     def close(self) -> None:
         self._duckdb.close()
+
+    def reading(self, table_uuid: str) -> set[int]:
+        """Snapshots of a table that scans under way read from."""
+        with self._lock:
+            streams = list(self._streams)
+        found = {stream.snapshot_id for stream in streams if stream.table_uuid == table_uuid and not stream.closed}
+        return {snapshot_id for snapshot_id in found if snapshot_id is not None}
 
     def scan(
         self,
@@ -101,7 +111,11 @@ class Reader:
         for file in files:
             if file.equality_deletes or file.format != "parquet":
                 raise Unsupported(f"only Spark can read '{file.path}': it is no Parquet, or has equality deletes")
-        return RowStream(self._fs, self._duckdb, request=request, files=files)
+        stream = RowStream(self._fs, self._duckdb, request=request, files=files)
+        stream.snapshot_id = plan.snapshot_id
+        with self._lock:
+            self._streams.add(stream)
+        return stream
 
 
 def _fields(schema: IcebergSchema, columns: Sequence[str] | None) -> tuple[Any, ...]:
@@ -121,6 +135,7 @@ class RowStream:
         self._duckdb = database
         self._request = request
         self._files = files
+        self.snapshot_id: int | None = None
         self._groups = group_files(fs, request, files)
         self._schema: pa.Schema | None = None
         self._state = threading.Lock()
@@ -128,6 +143,14 @@ class RowStream:
         self._cursor: duckdb.DuckDBPyConnection | None = None
         self._closed = False
         self._batch_rows = _batch_rows(files)
+
+    @property
+    def table_uuid(self) -> str:
+        return self._request.metadata.uuid
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
 
     @property
     def files(self) -> list[DataFile]:

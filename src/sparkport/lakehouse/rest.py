@@ -246,6 +246,12 @@ class _Lazy(Mapping[Key, Value]):
             raise KeyError(key)
         return found
 
+    @property
+    def known(self) -> dict[Key, Value]:
+        """What has been looked up so far."""
+        with self._lock:
+            return {key: value for key, value in self._found.items() if value is not None}
+
     def __contains__(self, key: object) -> bool:
         return key in self._keys
 

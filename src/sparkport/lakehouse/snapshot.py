@@ -89,6 +89,10 @@ class TableVersion:
         return self.format_version >= 3
 
     @property
+    def merges_on_read(self) -> bool:
+        return self.metadata.properties.get("write.merge.mode") == "merge-on-read"
+
+    @property
     def properties(self) -> dict[str, str]:
         return dict(self.metadata.properties)
 
@@ -121,7 +125,8 @@ class TableVersion:
     @cached_property
     def fingerprint(self) -> str:
         """Equal as long as a listing would show the same."""
-        shown = (self.uuid, self.columns.declared.serialize().to_pybytes(), self.checks, self.properties.get("comment"))
+        columns = self.columns.declared.serialize().to_pybytes()
+        shown = (self.uuid, columns, self.has_row_ids, self.checks, self.properties.get("comment"))
         return hashlib.sha256(repr(shown).encode()).hexdigest()
 
     @cached_property
@@ -305,13 +310,16 @@ class TableVersion:
         raise VersionNotFound(f"table '{self.name[1]}' has no version at {text}; the oldest is of {when}")
 
     def _history(self) -> Iterator[TableVersion]:
-        """This version and those before it, as far as their metadata is still there."""
+        """This version and those before it, as far as their metadata is still there and their rows have not expired."""
         yield self
+        left = {None, *(item["snapshot-id"] for item in self.metadata.json.get("snapshots") or ())}
         for entry in reversed(self.metadata.metadata_log):
             try:
-                yield self.loader.load(self.name, entry["metadata-file"])
+                version = self.loader.load(self.name, entry["metadata-file"])
             except NotFound:
                 return
+            if version.snapshot_id in left:
+                yield version
 
 
 def _files(files: Sequence[DataFile], part: str) -> Sequence[DataFile]:

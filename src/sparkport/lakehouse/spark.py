@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 from sparkport.errors import (
@@ -34,8 +33,9 @@ from sparkport.errors import (
 from sparkport.lakehouse.faults import on_kill_spark
 from sparkport.lakehouse.jars import JarCache
 from sparkport.lakehouse.settings import LakehouseSettings
+from sparkport.lakehouse.spark_command import spark_command, spark_home
 
-__all__ = ["CONFLICT_MARK", "Sessions", "SparkServer", "SparkState", "translated"]
+__all__ = ["CONFLICT_MARK", "LostRace", "Sessions", "SparkServer", "SparkState", "translated"]
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,19 @@ class SparkState(Enum):
 
 
 _NO_SPARK = ("UNAVAILABLE", "failed to connect", "Connection refused", "Socket closed", "CANNOT_ESTABLISH")
-_NO_CATALOG = ("UncheckedSQLException", "PSQLException", "SQLTransientConnectionException", "ServiceUnavailableException")
+_NO_CATALOG = (
+    "UncheckedSQLException",
+    "PSQLException",
+    "SQLTransientConnectionException",
+    "ServiceUnavailableException",
+)
+
+
+_LOST_RACE = ("ValidationException", "CommitFailedException")
+
+
+class LostRace(Conflict):
+    """Somebody else has committed to the table meanwhile: look at it again and decide again."""
 
 
 @contextmanager
@@ -72,6 +84,8 @@ def translated(what: str) -> Iterator[None]:
         text = str(exc)
         if CONFLICT_MARK in text:
             raise Conflict("a row was changed by another transaction; run this one again") from exc
+        if any(mark in text for mark in _LOST_RACE):
+            raise LostRace(f"{what}: others have changed it meanwhile; run the statement again") from exc
         if "No space left on device" in text or "database or disk is full" in text:
             raise ResourceExhausted(f"{what}: the disk is full") from exc
         if "Read-only file system" in text or "attempt to write a readonly database" in text:
@@ -162,6 +176,11 @@ class SparkServer:
         return Sessions(self, conf, self._settings.sessions)
 
     @property
+    def is_child(self) -> bool:
+        """Whether it ends with us; one that ran already goes on."""
+        return self._external is None
+
+    @property
     def url(self) -> str:
         """Where the Connect server is, once it is ready."""
         return self._url
@@ -192,9 +211,12 @@ class SparkServer:
                 process.wait(timeout=2)
             except subprocess.TimeoutExpired:
                 return False
+
+        def replaced() -> bool:
+            return self._state is not SparkState.READY or self._generation != generation
+
         with self._changed:
-            ended = lambda: self._state is not SparkState.READY or self._generation != generation  # noqa: E731
-            return self._changed.wait_for(ended, timeout=10)
+            return self._changed.wait_for(replaced, timeout=10)
 
     # The supervisor
 
@@ -223,8 +245,9 @@ class SparkServer:
         resolved = self._jars.resolved()
         if self._state is not SparkState.FAILED:  # and it stays failed until it is ready
             self._set(SparkState.STARTING if resolved else SparkState.RESOLVING)
-        command = _command(self._settings, port, self._jars.arguments())
-        environment = {**os.environ, "SPARK_HOME": str(_spark_home()), "PYSPARK_PYTHON": sys.executable}
+        secrets = contextlib.ExitStack()
+        command = secrets.enter_context(spark_command(self._settings, port, self._jars.arguments()))
+        environment = {**os.environ, "SPARK_HOME": str(spark_home()), "PYSPARK_PYTHON": sys.executable}
         process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
@@ -237,12 +260,15 @@ class SparkServer:
             preexec_fn=_die_with_parent if sys.platform == "linux" else None,
         )
         self._process = process
+        if self._stopping.is_set():  # by one who has looked for a process before it was there
+            self._end_process()
         last: list[str] = []
         try:
             for line in process.stdout or ():
                 last = [*last[-20:], line.rstrip()]
                 logger.debug("spark: %s", line.rstrip())
                 if _READY in line:
+                    secrets.close()
                     self._jars.remember()
                     self._url = f"sc://127.0.0.1:{port}"
                     self._generation += 1
@@ -251,12 +277,13 @@ class SparkServer:
                         threading.Thread(target=self.warm_up, name="sparkport-warm-up", daemon=True).start()
             code = process.wait()
         finally:
+            secrets.close()
             self._end_process()
             if process.stdout is not None:
                 process.stdout.close()
         if not self._stopping.is_set():
             if self._state is not SparkState.READY:
-                self._failure = f": {last[-1] if last else 'no output'}"
+                self._failure = f": {_reason(last)}"
             logger.error("Spark has ended with code %s; its last lines:\n%s", code, "\n".join(last[-10:]))
 
     def _kill(self) -> None:
@@ -314,6 +341,21 @@ class Sessions:
             self._pool.put((generation, session if good else None))
             if not good:
                 _close(session)
+
+    def wait_ready(self, timeout: float | None = None) -> None:
+        self._server.wait_ready(timeout)
+
+    def close(self) -> None:
+        """Give back those that nobody uses: a Spark that goes on without us would keep them for an hour."""
+        while True:
+            try:
+                generation, session = self._pool.get_nowait()
+            except queue.Empty:
+                return
+            if session is not None and generation == self._server.generation:
+                with contextlib.suppress(Exception):
+                    session.client.release_session()
+            _close(session)
 
     @property
     def in_use(self) -> int:
@@ -380,6 +422,13 @@ def _left(deadline: float | None) -> float | None:
     return None if deadline is None else max(deadline - time.monotonic(), 0.0)
 
 
+def _reason(lines: list[str]) -> str:
+    """The line that says why Spark ended, rather than where in its code it did."""
+    told = [line for line in lines if not line.startswith("\tat ")]
+    raised = [line for line in told if "Exception" in line or "Error" in line]
+    return [*told, *raised][-1] if told else "no output"
+
+
 def _die_with_parent() -> None:
     """Ask the kernel to kill the child when the thread that watches it ends, however that happens."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
@@ -390,32 +439,3 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def _spark_home() -> Path:
-    import pyspark
-
-    return Path(pyspark.__file__).parent
-
-
-def _command(settings: LakehouseSettings, port: int, jars: list[str]) -> list[str]:
-    conf = {
-        "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.connect.grpc.binding.port": str(port),
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        **settings.spark_conf(),
-    }
-    command = [
-        str(_spark_home() / "bin" / "spark-submit"),
-        "--class",
-        "org.apache.spark.sql.connect.service.SparkConnectServer",
-        "--master",
-        settings.spark,
-        "--driver-memory",
-        settings.driver_memory,
-        *jars,
-    ]
-    for key, value in conf.items():
-        command += ["--conf", f"{key}={value}"]
-    return [*command, "spark-internal"]

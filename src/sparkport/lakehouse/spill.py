@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 
 from sparkport.catalog.scan import Scan, ScanRequest
 from sparkport.catalog.table import ROW_ID
-from sparkport.errors import NotFound
+from sparkport.errors import NotFound, Unsupported
 from sparkport.lakehouse.snapshot import TableVersion
 from sparkport.lakehouse.spark import Sessions, translated
 from sparkport.lakehouse.spark_sql import quoted
 from sparkport.lakehouse.staging import Staging
 from sparkport.lakehouse.storage import from_stored
-from sparkport.lakehouse.types import stored_type
+from sparkport.lakehouse.types import spark_type, stored_type
 
 __all__ = ["Spill"]
 
@@ -35,7 +35,7 @@ class Spill:
         folder = self._staging.folder / f"spill-{uuid.uuid4().hex}"
         names = [name for name in version.columns.declared.names if request.selects(name)]
         with_ids = request.selects(ROW_ID) and version.has_row_ids
-        chosen = [quoted(name) for name in names] + ([f"_row_id AS {quoted(ROW_ID)}"] if with_ids else [])
+        chosen = [*_selected(version, names), *([f"_row_id AS {quoted(ROW_ID)}"] if with_ids else [])]
         source = f"{quoted(self._catalog, *version.name)} VERSION AS OF {version.snapshot_id}"
         try:
             with self._spark.session() as session, translated(f"reading '{version.name[1]}'"):
@@ -48,6 +48,28 @@ class Spill:
             _batches(folder, version, names, with_ids=with_ids),
             close=lambda: shutil.rmtree(folder, ignore_errors=True),
         )
+
+
+def _selected(version: TableVersion, names: list[str]) -> Iterator[str]:
+    """Spark reads a snapshot by the columns that the table had then; here they are as the version has them."""
+    metadata, schema_id = version.metadata, None
+    if version.snapshot_id is not None:
+        schema_id = metadata.snapshot(version.snapshot_id).schema_id
+    schema = metadata.current_schema if schema_id is None else metadata.schemas[schema_id]
+    then = {field["id"]: field for field in schema["fields"]}
+    for name in names:
+        field = version.columns.field(name)
+        old, kind = then.get(field["id"]), spark_type(field["type"])
+        if old is None:
+            yield f"CAST(NULL AS {kind}) AS {quoted(name)}"
+        elif old["type"] == field["type"]:
+            yield f"{quoted(old['name'])} AS {quoted(name)}"
+        elif isinstance(old["type"], str) and isinstance(field["type"], str):
+            yield f"CAST({quoted(old['name'])} AS {kind}) AS {quoted(name)}"
+        else:
+            raise Unsupported(
+                f"column '{name}' has been changed inside, and the table has equality deletes: compact it first"
+            )
 
 
 def _batches(folder: Path, version: TableVersion, names: list[str], *, with_ids: bool) -> Iterator[pa.RecordBatch]:

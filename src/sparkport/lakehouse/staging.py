@@ -6,11 +6,15 @@ A server's folder is locked while it lives, so that whoever starts next can tell
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import logging
 import os
+import re
 import shutil
+import threading
 import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -18,7 +22,7 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparkport.errors import ResourceExhausted, Unavailable
+from sparkport.errors import PermissionDenied, ResourceExhausted, Unavailable
 
 __all__ = ["StagedRows", "Staging"]
 
@@ -87,24 +91,39 @@ class _disk_errors:  # noqa: N801 - reads as a word of the with statement
         self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if isinstance(exc, OSError):
-            if exc.errno == 28:
+            if exc.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(exc):
                 raise ResourceExhausted("the staging folder's disk is full") from exc
+            if exc.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+                raise PermissionDenied(f"the staging folder cannot be written: {exc.strerror or exc}") from exc
             raise Unavailable(f"the staging folder cannot be written: {exc.strerror or exc}") from exc
 
 
+_OWN = re.compile(r"[0-9a-f]{32}")
+_JOURNAL = "metadata.txt"
+_JOURNAL_LINES = 4_096
+_JOURNAL_KEPT = 512
+
+
 class Staging:
-    """The folder of one server, made at its start and removed at its end."""
+    """The folder of one server, made at its start and removed at its end.
+
+    It also holds a journal of the metadata files that the server has begun to write: after a crash those that nobody
+    points to can be told from all others. Only the last few can be in doubt, so the journal is kept short.
+    """
 
     def __init__(self, root: str) -> None:
         self._root = Path(root)
         self.folder = self._root / uuid.uuid4().hex
+        self._journal_lock = threading.Lock()
+        self._journal_lines: list[str] = []
         with _disk_errors():
-            self.folder.mkdir(parents=True)
-            self._lock: IO[str] = (self.folder / "owner.lock").open("w")
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._lock.write(str(os.getpid()))
-            self._lock.flush()
-        self._clean()
+            self._root.mkdir(parents=True, exist_ok=True)
+            with self._alone():
+                self.folder.mkdir()
+                self._lock: IO[str] = (self.folder / "owner.lock").open("w")
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._lock.write(str(os.getpid()))
+                self._lock.flush()
 
     def new(self, schema: pa.Schema) -> StagedRows:
         return StagedRows(self.folder / f"{uuid.uuid4().hex}.parquet", schema)
@@ -113,16 +132,45 @@ class Staging:
         self._lock.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _clean(self) -> None:
-        """Remove what servers that are no more have left."""
-        for other in self._root.iterdir():
-            lock = other / "owner.lock"
-            if other == self.folder or not lock.exists():
-                continue
-            try:
-                with lock.open("r+") as held:
-                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    logger.info("removing what a dead server staged in %s", other)
-                    shutil.rmtree(other, ignore_errors=True)
-            except OSError:
-                continue  # its owner lives
+    def note(self, location: str) -> None:
+        """A metadata file is about to be written there."""
+        journal = self.folder / _JOURNAL
+        with self._journal_lock, _disk_errors():
+            self._journal_lines.append(location)
+            if len(self._journal_lines) > _JOURNAL_LINES:
+                del self._journal_lines[:-_JOURNAL_KEPT]
+                aside = journal.with_suffix(".new")
+                aside.write_text("".join(f"{line}\n" for line in self._journal_lines))
+                aside.replace(journal)
+                return
+            with journal.open("a") as file:
+                file.write(f"{location}\n")
+
+    def clean(self, forget: Callable[[list[str]], None]) -> None:
+        """Remove what servers that are no more have left; ``forget`` is given the metadata files they wrote last."""
+        with _disk_errors(), self._alone():
+            for other in sorted(self._root.iterdir()):
+                if other == self.folder or not _OWN.fullmatch(other.name) or _is_owned(other):
+                    continue
+                logger.info("removing what a dead server staged in %s", other)
+                with contextlib.suppress(FileNotFoundError):
+                    forget((other / _JOURNAL).read_text().splitlines())
+                shutil.rmtree(other, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One server at a time, so that a folder without an owner is a dead one's and not one in the making."""
+        with (self._root / "servers.lock").open("w") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            yield
+
+
+def _is_owned(folder: Path) -> bool:
+    try:
+        with (folder / "owner.lock").open("r+") as held:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False

@@ -6,7 +6,7 @@ while the table's writers wait; Spark then does just that, and ``main`` moves on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from sparkport.catalog.constraints import check_rows
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.statement import Change, MissingRows, Statement, StatementRequest
 from sparkport.catalog.table import ROW_ID
-from sparkport.errors import Conflict, RowNotFound, TableNotFound, TransactionNotActive
+from sparkport.errors import Conflict, RowNotFound, TableNotFound, TransactionNotActive, Unsupported
 from sparkport.lakehouse.columns import Columns, Json
 from sparkport.lakehouse.engine import LakeEngine, LakeView
 from sparkport.lakehouse.faults import fault
@@ -143,11 +143,11 @@ class LakeStatement(Statement):
 
     def _insert(self, path: Path) -> tuple[int, Applied]:
         rows = 0 if self._staged is None else self._staged.rows
-        self._engine.require_schema(self._version)
         applied = self._engine.writers.of(self._version.name).insert(
             path,
             self._columns.spark_schema(self._request.change),
             rows=rows,
+            check=lambda: self._engine.require_schema(self._version),
             statement=self._request.statement,
             remaining=self._ctx.remaining,
         )
@@ -168,7 +168,7 @@ class LakeStatement(Statement):
 
     def _decided(self, current: TableVersion, view: TableVersion | None) -> set[int]:
         """The rows that the statement changes; raises when somebody else was first, or when an id has to be there."""
-        if current.columns.fields != self._version.columns.fields:
+        if current.uuid != self._version.uuid or current.columns.fields != self._version.columns.fields:
             raise Conflict(f"table '{self._version.name[1]}' has been altered; run the statement again")
         wanted = list(self._ids)
         present = current.lineage(wanted)
@@ -199,13 +199,16 @@ class LakeStatement(Statement):
         staged = path
         if len(ids) != self._pushed:
             staged = _reduced(path, {self._ids[row_id] for row_id in ids})
-        action = "DELETE"
-        if update:
-            action = "UPDATE SET " + ", ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in self._columns.names)
-        on = f"t._row_id = s.{quoted(_ID)}" + (f" AND {predicate}" if predicate else "")
+        names = self._columns.names if update else ()
+        copies = current.properties.get("write.merge.mode", _COPY) == _COPY
+        if copies and len(ids) > _MOST_COPIED:
+            raise Unsupported(
+                f"table '{self._version.name[1]}' is copy-on-write, where a statement can change {_MOST_COPIED} rows "
+                "at most: set its property 'write.merge.mode' to 'merge-on-read'"
+            )
 
         def sql(view: str) -> str:
-            return f"MERGE INTO {target} t USING {quoted(view)} s ON {on} WHEN MATCHED THEN {action}"
+            return (_copying if copies else _merging)(target, quoted(view), names, predicate)
 
         return MergeWork(
             base_snapshot=current.snapshot_id,
@@ -215,6 +218,30 @@ class LakeStatement(Statement):
             expected={_UPDATED if update else _DELETED: len(ids)},
             count=len(ids),
         )
+
+
+_COPY = "copy-on-write"
+_MOST_COPIED = 10_000
+
+
+def _merging(target: str, view: str, names: Sequence[str], predicate: str) -> str:
+    on = f"t._row_id = s.{quoted(_ID)}" + (f" AND {predicate}" if predicate else "")
+    change = ", ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in names)
+    return f"MERGE INTO {target} t USING {view} s ON {on} WHEN MATCHED THEN " + (
+        f"UPDATE SET {change}" if names else "DELETE"
+    )
+
+
+def _copying(target: str, view: str, names: Sequence[str], predicate: str) -> str:
+    """For copy-on-write, where Spark takes no row id in the condition: all changes in one row, as a map by row id."""
+    values = ", ".join(quoted(name) for name in names) or "true"
+    source = f"SELECT map_from_entries(collect_list(struct({quoted(_ID)}, struct({values})))) AS changes FROM {view}"
+    change = ", ".join(f"t.{quoted(name)} = s.changes[t._row_id].{quoted(name)}" for name in names)
+    return (
+        f"MERGE INTO {target} t USING ({source}) s ON {predicate or 'true'} "
+        "WHEN MATCHED AND map_contains_key(s.changes, t._row_id) THEN "
+        + (f"UPDATE SET {change}" if names else "DELETE")
+    )
 
 
 _ID = "sparkport_row_id"

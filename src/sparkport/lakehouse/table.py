@@ -61,6 +61,11 @@ class LakeTable(ChangeableTable, StatisticsTable, VersionedTable, AlterableTable
                 f"table '{self.name}' is of format v{self._version.format_version}, which has no row ids: "
                 f"upgrade it with 'sparkport table upgrade {'.'.join(self._version.name)}'"
             )
+        if request.change is not Change.INSERT and not self._version.merges_on_read:
+            raise FailedPrecondition(
+                f"table '{self.name}' is copy-on-write, and Spark cannot change such a table by row id: "
+                f"'sparkport table upgrade {'.'.join(self._version.name)}' makes it merge-on-read"
+            )
         return LakeStatement(ctx, request, self._version, self._engine)
 
     def alter(self, ctx: CallContext, alteration: Alteration) -> None:
@@ -73,9 +78,10 @@ class LakeTable(ChangeableTable, StatisticsTable, VersionedTable, AlterableTable
             if after is None:
                 return
             try:
-                self._engine.pointers.commit([Edit(current.name, current.json, after, current.location)])
+                moved = self._engine.pointers.commit([Edit(current.name, current.json, after, current.location)])
             except Moved:
                 continue
+            self._engine.own.note(ctx, current.name, current.location, moved[current.name])
             return
         raise Conflict(f"table '{self.name}' is changed by others all the time; run the statement again")
 

@@ -7,22 +7,22 @@ together. Foreign writers are met by the condition: what they did is looked at, 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import uuid
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from sparkport.errors import Conflict, InternalError, TableNotFound, Unavailable
-from sparkport.lakehouse.edits import move_main
+from sparkport.errors import Conflict, InternalError, SparkportError, TableNotFound, Unavailable
+from sparkport.lakehouse.edits import move_main, set_properties
 from sparkport.lakehouse.faults import fault
 from sparkport.lakehouse.files import FileSystem
-from sparkport.lakehouse.metadata import load
+from sparkport.lakehouse.metadata import TableMetadata, load
 from sparkport.lakehouse.pointers import Edit, Moved, Pointers, TableName
-from sparkport.lakehouse.spark import Sessions, translated
+from sparkport.lakehouse.spark import LostRace, Sessions, translated
 from sparkport.lakehouse.spark_sql import quoted
 
 __all__ = ["Applied", "MergeWork", "TableWriter", "Writers"]
@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 5
 _GROUP = 64
+_STAGING = "write.wap.enabled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class _Insert:
     schema: str
     statement: str | None
     rows: int
+    check: Callable[[], None]
     deadline: Callable[[], float | None]
     done: threading.Event = field(default_factory=threading.Event)
     result: Applied | None = None
@@ -81,10 +83,21 @@ class TableWriter:
         self._waiting_lock = threading.Lock()
 
     def insert(
-        self, path: Path, schema: str, *, rows: int, statement: str | None, remaining: Callable[[], float | None]
+        self,
+        path: Path,
+        schema: str,
+        *,
+        rows: int,
+        check: Callable[[], None],
+        statement: str | None,
+        remaining: Callable[[], float | None],
     ) -> Applied:
-        """Append staged rows. Whoever comes first takes along all that wait by then."""
-        mine = _Insert(path, schema, statement, rows, remaining)
+        """Append staged rows. Whoever comes first takes along all that wait by then.
+
+        ``check`` raises when the table is no longer the one that the rows were made for.
+        """
+        self._spark.wait_ready(remaining())
+        mine = _Insert(path, schema, statement, rows, check, remaining)
         with self._waiting_lock:
             self._waiting.append(mine)
         while not mine.done.is_set():
@@ -107,6 +120,7 @@ class TableWriter:
         self, decide: Callable[[], MergeWork | None], *, statement: str | None, remaining: Callable[[], float | None]
     ) -> tuple[int, Applied | None]:
         """Change rows by id. ``decide`` looks at the table as it is and says what to do; None means nothing."""
+        self._spark.wait_ready(remaining())
         timeout = remaining()
         if not self._turn.acquire(timeout=-1 if timeout is None else max(timeout, 0.001)):
             raise Unavailable(f"table '{self._table[1]}' is busy; try again")
@@ -122,6 +136,12 @@ class TableWriter:
             self._turn.release()
         raise Conflict(f"table '{self._table[1]}' is changed by others all the time; run the statement again")
 
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """Keep this server's other writers of the table waiting while the block runs."""
+        with self._turn:
+            yield
+
     # Inserts
 
     def _withdraw(self, insert: _Insert) -> bool:
@@ -134,9 +154,12 @@ class TableWriter:
     def _append_group(self) -> None:
         with self._waiting_lock:
             group, self._waiting = self._waiting[:_GROUP], self._waiting[_GROUP:]
-        batches: OrderedDict[str, list[_Insert]] = OrderedDict()
+        batches: OrderedDict[tuple[str, int], list[_Insert]] = OrderedDict()
+        seen: Counter[str | None] = Counter()
         for insert in group:
-            batches.setdefault(insert.schema, []).append(insert)
+            # A statement that is there twice must not be in one commit twice.
+            batches.setdefault((insert.schema, seen[insert.statement]), []).append(insert)
+            seen[insert.statement] += insert.statement is not None
         for same in batches.values():
             self._append_all(same)
 
@@ -162,16 +185,20 @@ class TableWriter:
     def _append(self, inserts: list[_Insert]) -> Applied:
         rows = sum(insert.rows for insert in inserts)
         statements = {insert.statement: insert.rows for insert in inserts if insert.statement is not None}
-        remaining = inserts[0].deadline
         for _ in range(_ATTEMPTS):
             wap_id = uuid.uuid4().hex
-            with self._spark.session(_conf(wap_id, statements), timeout=remaining()) as session:
+            before = self._stageable()
+            for insert in inserts:
+                insert.check()
+            conf, patience = _conf(wap_id, statements), _longest(inserts)
+            with self._retried(before) as lost, self._spark.session(conf, timeout=patience) as session:
                 fault("apply.before")
                 with translated(f"inserting into '{self._table[1]}'"):
-                    frame = session.read.schema(inserts[0].schema).parquet(*[str(insert.path) for insert in inserts])
+                    paths = [str(insert.path) for insert in inserts]
+                    frame = session.read.schema(inserts[0].schema).parquet(*paths)
                     frame.writeTo(self._name).option("check-nullability", "false").append()
                 fault("apply.after")
-            applied = self._publish(wap_id, {"added-records": rows}, None, statements)
+            applied = None if lost else self._publish(wap_id, {"added-records": rows}, before, statements)
             if applied is not None:
                 return applied
         raise Conflict(f"table '{self._table[1]}' is changed by others all the time; run the statement again")
@@ -184,7 +211,11 @@ class TableWriter:
         wap_id = uuid.uuid4().hex
         view = f"staged_{wap_id}"
         statements = {} if statement is None else {statement: work.count}
-        with self._spark.session(_conf(wap_id, statements), timeout=remaining()) as session:
+        before = self._stageable()
+        if before.main_snapshot_id != work.base_snapshot:
+            return None
+        conf = _conf(wap_id, statements)
+        with self._retried(before) as lost, self._spark.session(conf, timeout=remaining()) as session:
             fault("apply.before")
             with translated(f"changing '{self._table[1]}'"):
                 session.read.schema(work.source_schema).parquet(str(work.staged)).createOrReplaceTempView(view)
@@ -193,32 +224,58 @@ class TableWriter:
                 finally:
                     session.catalog.dropTempView(view)
             fault("apply.after")
-        return self._publish(wap_id, work.expected, (work.base_snapshot,), statements)
+        return None if lost else self._publish(wap_id, work.expected, before, statements)
+
+    @contextlib.contextmanager
+    def _retried(self, before: TableMetadata) -> Iterator[list[SparkportError]]:
+        """Swallows what Spark says of a table that others have changed meanwhile; it is in what is yielded then."""
+        lost: list[SparkportError] = []
+        try:
+            yield lost
+        except Unavailable:
+            raise
+        except SparkportError as exc:
+            if not isinstance(exc, LostRace) and _state(self._current()) == _state(before):
+                raise
+            lost.append(exc)
 
     # Publishing
 
-    def _publish(
-        self,
-        wap_id: str,
-        expected: Mapping[str, int],
-        base: tuple[int | None] | None,
-        statements: Mapping[str, int],
-    ) -> Applied | None:
-        """Move ``main`` to the staged snapshot; None when somebody moved it first and all has to be done again."""
+    def _current(self) -> TableMetadata:
+        location = self._pointers.location(self._table)
+        if location is None:
+            raise TableNotFound(*self._table)
+        return load(self._files, location)
+
+    def _stageable(self) -> TableMetadata:
+        """The table as it is. One that was made elsewhere has to be told first: Spark would write it in the open."""
         while True:
-            location = self._pointers.location(self._table)
-            if location is None:
-                raise TableNotFound(*self._table)
-            metadata: dict[str, Any] = dict(load(self._files, location).json)
+            found = self._current()
+            if found.properties.get(_STAGING) == "true":
+                return found
+            after = set_properties(found.json, {_STAGING: "true"}, previous=found.metadata_location)
+            with contextlib.suppress(Moved):
+                self._pointers.commit([Edit(self._table, found.json, after, found.metadata_location)])
+
+    def _publish(
+        self, wap_id: str, expected: Mapping[str, int], before: TableMetadata, statements: Mapping[str, int]
+    ) -> Applied | None:
+        """Move ``main`` to the staged snapshot; None when somebody moved it first and all has to be done again.
+
+        ``before`` is the table that the change was decided on.
+        """
+        while True:
+            found = self._current()
+            location, metadata = found.metadata_location, dict(found.json)
+            if _state(found) != _state(before):
+                return None
             staged = next(
                 (item for item in metadata["snapshots"] if item.get("summary", {}).get("wap.id") == wap_id), None
             )
             if staged is None:
                 # Nothing to write: Spark makes no snapshot when no row was touched.
                 raise InternalError(f"Spark made no snapshot of '{self._table[1]}'")
-            parent = staged.get("parent-snapshot-id")
-            main = metadata.get("refs", {}).get("main", {}).get("snapshot-id")
-            if parent != main or (base is not None and parent != base[0]):
+            if staged.get("parent-snapshot-id") != found.main_snapshot_id:
                 return None
             summary: dict[str, str] = staged["summary"]
             for key, count in expected.items():
@@ -235,6 +292,18 @@ class TableWriter:
                 continue
             fault("publish.after")
             return Applied(published[self._table], summary)
+
+
+def _longest(inserts: list[_Insert]) -> float | None:
+    """Who waits together waits as long as the most patient: none may fail because of another."""
+    left = [insert.deadline() for insert in inserts]
+    known = [seconds for seconds in left if seconds is not None]
+    return max(known) if len(known) == len(left) else None
+
+
+def _state(metadata: TableMetadata) -> tuple[object, ...]:
+    """What must not change between the decision and the publishing: the table, its columns, its rows."""
+    return metadata.uuid, metadata.current_schema, metadata.main_snapshot_id
 
 
 def _conf(wap_id: str, statements: Mapping[str, int]) -> dict[str, str]:
@@ -262,3 +331,8 @@ class Writers:
             if writer is None:
                 writer = self._writers[table] = self._make(table)
             return writer
+
+    def tables(self) -> list[TableName]:
+        """Tables that this server has written to."""
+        with self._lock:
+            return list(self._writers)

@@ -20,7 +20,13 @@ from typing import Generic, Protocol, TypeVar
 
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.transaction import Isolation, OpenTransaction, TransactionManager, TransactionState
-from sparkport.errors import FailedPrecondition, ResourceExhausted, TransactionNotActive, TransactionNotFound
+from sparkport.errors import (
+    FailedPrecondition,
+    ResourceExhausted,
+    TransactionNotActive,
+    TransactionNotFound,
+    Unsupported,
+)
 
 __all__ = ["Engine", "Transaction", "TransactionSettings", "Transactions"]
 
@@ -79,8 +85,11 @@ class Transactions(TransactionManager, Generic[S]):
         settings: TransactionSettings | None = None,
         *,
         clock: Callable[[], float] = time.time,
+        deferred: bool = True,
     ) -> None:
+        """``deferred`` says whether the engine can hold changes back until a commit."""
         self._engine = engine
+        self._can_defer = deferred
         self._settings = settings or TransactionSettings()
         self._clock = clock
         self._lock = threading.Lock()
@@ -93,6 +102,8 @@ class Transactions(TransactionManager, Generic[S]):
 
     def begin(self, ctx: CallContext, *, auto_commit: bool = True, isolation: Isolation = Isolation.SNAPSHOT) -> str:
         self.expire()
+        if not auto_commit:
+            self._require_deferring()
         now = self._clock()
         transaction = Transaction(
             str(uuid.uuid4()), ctx.identity.subject, self._engine.pin(), auto_commit, isolation, now, now
@@ -144,6 +155,7 @@ class Transactions(TransactionManager, Generic[S]):
         with transaction.lock:
             if not transaction.auto_commit:
                 return
+            self._require_deferring()
             if transaction.wrote:
                 raise FailedPrecondition(f"transaction '{transaction_id}' has written already: it cannot be deferred")
             with self._lock:
@@ -180,6 +192,11 @@ class Transactions(TransactionManager, Generic[S]):
         with self._lock:
             transaction.in_use -= 1
             self._touch(transaction)
+
+    def everyone(self) -> list[Transaction[S]]:
+        """All that are open, auto-commit ones too: what they see must stay."""
+        with self._lock:
+            return [*self._auto.values(), *self._deferred.values()]
 
     def expire(self) -> None:
         """Abort what has been idle for too long, and forget old endings. Called by every look at transactions."""
@@ -273,6 +290,10 @@ class Transactions(TransactionManager, Generic[S]):
         for kind in (self._auto, self._deferred):
             if transaction.id in kind:
                 kind.move_to_end(transaction.id)
+
+    def _require_deferring(self) -> None:
+        if not self._can_defer:
+            raise Unsupported("this catalog commits each statement by itself: its transactions cannot be deferred yet")
 
     def _admit_deferred(self) -> None:
         if len(self._deferred) >= self._settings.max_deferred:
