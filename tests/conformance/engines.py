@@ -203,7 +203,6 @@ ENGINES: tuple[EngineUnderTest, ...] = (
         make=_lakehouse,
         gaps={
             Ability.DEFAULTS_IN_OLD_ROWS: notimpl("an added column is NULL in the files that were there"),
-            Ability.CHECKED_COLUMNS: notimpl("checks are not looked at when a column is dropped or renamed"),
         },
     ),
     EngineUnderTest(

@@ -89,10 +89,6 @@ class TableVersion:
         return self.format_version >= 3
 
     @property
-    def merges_on_read(self) -> bool:
-        return self.metadata.properties.get("write.merge.mode") == "merge-on-read"
-
-    @property
     def properties(self) -> dict[str, str]:
         return dict(self.metadata.properties)
 

@@ -228,9 +228,10 @@ class SparkServer:
         failures = 0
         while not self._stopping.is_set():
             try:
-                began = time.monotonic()
+                before = self._generation
                 self._run_once()
-                failures = failures + 1 if time.monotonic() - began < _PATIENT_SECONDS else 1
+                # One that was ready and then died, however often, is not one that cannot be started.
+                failures = failures + 1 if self._generation == before else 1
             except Exception as exc:
                 logger.error("Spark cannot be started: %s", exc)
                 self._failure = f": {exc}"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from sparkport.catalog.constraints import require_checks
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.ddl import AlterableTable, Alteration, SetComment, SetNotNull
 from sparkport.catalog.scan import AsOf, Scan, ScanRequest
@@ -61,11 +62,6 @@ class LakeTable(ChangeableTable, StatisticsTable, VersionedTable, AlterableTable
                 f"table '{self.name}' is of format v{self._version.format_version}, which has no row ids: "
                 f"upgrade it with 'sparkport table upgrade {'.'.join(self._version.name)}'"
             )
-        if request.change is not Change.INSERT and not self._version.merges_on_read:
-            raise FailedPrecondition(
-                f"table '{self.name}' is copy-on-write, and Spark cannot change such a table by row id: "
-                f"'sparkport table upgrade {'.'.join(self._version.name)}' makes it merge-on-read"
-            )
         return LakeStatement(ctx, request, self._version, self._engine)
 
     def alter(self, ctx: CallContext, alteration: Alteration) -> None:
@@ -92,6 +88,7 @@ class LakeTable(ChangeableTable, StatisticsTable, VersionedTable, AlterableTable
         if columns is current.columns:
             return None
         current.check_still_used(columns)
+        require_checks(current.checks, columns.declared)
         if isinstance(alteration, SetNotNull) and current.has_null(alteration.name):
             raise ConstraintViolation(f"column '{alteration.name}' has NULL values: it cannot be NOT NULL")
         return evolve_schema(
