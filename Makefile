@@ -3,21 +3,24 @@
 #   make test PYTHON=python3.12             PYTHON makes .venv, where the first suitable one found is not wanted
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check bench clean venv java
+.PHONY: help serve test test-faults check bench clean venv java
 
 ARGS ?=
 PYTHON ?=
 export PYTHON
 
 help: ## list the verbs
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1|\2/p' Makefile | while IFS='|' read -r verb does; do \
-		printf '  %-12s %s\n' "$$verb" "$$does"; done
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | while IFS='|' read -r verb does; do \
+		printf '  %-17s %s\n' "$$verb" "$$does"; done
 
 serve: venv java ## run the server on 127.0.0.1:50051
 	@.venv/bin/sparkport serve $(ARGS)
 
 test: venv java ## run the tests
 	@.venv/bin/python -m pytest $(ARGS)
+
+test-faults: venv java ## kill server and Spark at every step, a hundred times: SEED=1; started again it goes on
+	@PYTHONPATH=. .venv/bin/python -m tests.faults --seed $(or $(SEED),1) $(ARGS)
 
 check: venv ## lint, formatting and types
 	@.venv/bin/ruff check

@@ -38,8 +38,8 @@ from sparkport.lakehouse.spark import SparkServer
 
 __all__ = ["changes", "inserts", "memory", "scans", "start"]
 
-_WAREHOUSE = "SPARKPORT_BENCH_WAREHOUSE"
-_SPARK = "SPARKPORT_BENCH_SPARK"
+_WAREHOUSE = "BENCH_WAREHOUSE"
+_SPARK = "BENCH_SPARK"
 
 _COLUMNS = "id BIGINT, v DOUBLE, name STRING"
 

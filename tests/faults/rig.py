@@ -1,0 +1,235 @@
+"""A real server in a process and on a warehouse of its own, that can be told where to die and looked at afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import sparkport
+from sparkport.catalog.statement import Change
+from sparkport.client import Client, connect
+from sparkport.client.names import parse_name
+from sparkport.client.rows import as_input
+from sparkport.client.writes import Statement
+from sparkport.lakehouse.faults import Fault
+from sparkport.protocol.targets import Kind
+
+__all__ = ["Rig", "Rows", "as_rows", "ending", "leftovers", "pyiceberg_rows", "pyiceberg_table"]
+
+Rows = dict[int, str | None]
+"""The values of a table by their keys."""
+
+_SECONDS = 150.0
+_SOURCE = Path(sparkport.__file__).parents[1]
+
+
+class Rig:
+    """``spark`` is the address of a Connect server that outlives the server; without it the server has its own."""
+
+    def __init__(self, folder: Path, *, spark: str | None = None) -> None:
+        self.warehouse = folder / "warehouse"
+        self._plan = folder / "fault"
+        self._log = folder / "server.log"
+        self._spark = spark
+        self._process: subprocess.Popen[str] | None = None
+        self._client: Client | None = None
+
+    # Its life
+
+    def start(self) -> Rig:
+        """A server that answers, started anew if there is none."""
+        if self._process is not None and self._process.poll() is None:
+            return self
+        self.close()
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "sparkport.cli", "serve", "--port", "0", "--warehouse", str(self.warehouse)]
+        command += ["--no-maintenance", "--driver-memory", "1g", "--spark", self._spark or "local[2]"]
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("SPARKPORT_FAULT")}
+        with self._log.open("a") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**kept, "PYTHONPATH": str(_SOURCE), "SPARKPORT_FAULT": f"@{self._plan}"},
+            )
+        line = self._process.stdout.readline() if self._process.stdout is not None else ""
+        if "listening on " not in line:
+            raise RuntimeError(f"the server did not start: {self.log_tail()}")
+        self._client = connect(line.split("listening on ")[1].strip(), timeout=_SECONDS)
+        return self
+
+    def close(self) -> None:
+        self._plan.unlink(missing_ok=True)
+        if self._client is not None:
+            self._client.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            if self._process.stdout is not None:
+                self._process.stdout.close()
+        self._process = self._client = None
+
+    def __enter__(self) -> Rig:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @property
+    def client(self) -> Client:
+        if self._client is None:
+            raise RuntimeError("the server is not started")
+        return self._client
+
+    @property
+    def process_id(self) -> int:
+        if self._process is None:
+            raise RuntimeError("the server is not started")
+        return self._process.pid
+
+    def terminate(self) -> int:
+        """SIGTERM; the code it exits with."""
+        if self._process is None:
+            raise RuntimeError("the server is not started")
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(_SECONDS)
+
+    def ended(self) -> None:
+        """Returns when the server is dead."""
+        if self._process is not None:
+            self._process.wait(_SECONDS)
+
+    def log_tail(self, lines: int = 15) -> str:
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:]) if self._log.exists() else ""
+
+    def sparks(self) -> list[int]:
+        """The processes of this server's own Spark."""
+        mark = f"{self.warehouse}"
+        found = []
+        for entry in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                words = entry.read_bytes().decode(errors="replace").split("\0")
+                if any("SparkConnectServer" in word for word in words) and any(mark in word for word in words):
+                    found.append(int(entry.parent.name))
+        return found
+
+    # What it is asked for
+
+    def arm(self, fault: Fault) -> None:
+        """The server will find this plan at the next point that it reaches."""
+        aside = self._plan.with_suffix(".new")
+        aside.write_text(str(fault))
+        aside.replace(self._plan)
+
+    def met(self) -> None:
+        """Returns when the plan is being carried out."""
+        waiting = threading.Event()
+        for _ in range(int(_SECONDS / 0.02)):
+            if not self._plan.exists():
+                return
+            waiting.wait(0.02)
+        raise AssertionError("the fault was not met")
+
+    def disarm(self) -> bool:
+        """Whether the plan had not been carried out."""
+        left = self._plan.exists()
+        self._plan.unlink(missing_ok=True)
+        return left
+
+    def change(self, table: str, change: Change, rows: pa.Table, *, statement: str | None = None) -> int:
+        """One attempt, without the client's own repeating."""
+        connection = self.client._connection.with_headers({"x-statement-id": statement or str(uuid.uuid4())})
+        running = Statement(
+            connection=connection,
+            target=parse_name(table).target(Kind.TABLE, connection.catalog),
+            change=change,
+            rows=as_input(rows, lambda: rows.schema),
+            returning=False,
+            in_transaction=False,
+        )
+        return running._attempt(connection).count
+
+    def rows(self, table: str) -> Rows:
+        found = self.client.scan(table).read_all()
+        return as_rows(found)
+
+    def row_ids(self, table: str) -> dict[int, int]:
+        found = self.client.scan(table, row_id=True).read_all()
+        return dict(zip(found["id"].to_pylist(), found["rowid"].to_pylist(), strict=True))
+
+
+def as_rows(table: pa.Table) -> Rows:
+    """Raises when a key is there twice."""
+    keys = table["id"].to_pylist()
+    if len(set(keys)) != len(keys):
+        raise AssertionError(f"rows are there twice: {sorted(keys)}")
+    return dict(zip(keys, table["v"].to_pylist(), strict=True))
+
+
+@contextlib.contextmanager
+def ending(processes: list[int], seconds: float = 30.0) -> Iterator[None]:
+    """Passes when the processes, which live at the start of the block, end in it or soon after."""
+    opened = [os.pidfd_open(process) for process in processes]
+    try:
+        yield
+        for descriptor, process in zip(opened, processes, strict=True):
+            if not select.select([descriptor], [], [], seconds)[0]:
+                raise AssertionError(f"process {process} has outlived its server")
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
+def pyiceberg_table(warehouse: Path, table: str) -> Any:
+    """The table as PyIceberg sees it."""
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{warehouse}/catalog.db", warehouse=str(warehouse))
+    try:
+        return catalog.load_table(table)
+    finally:
+        catalog.engine.dispose()
+
+
+def pyiceberg_rows(warehouse: Path, table: str) -> Rows:
+    return as_rows(pyiceberg_table(warehouse, table).scan().to_arrow())
+
+
+def leftovers(warehouse: Path, *, servers: int) -> list[str]:
+    """What a clean warehouse with so many living servers would not hold."""
+    found: list[str] = []
+    staging = warehouse / ".staging"
+    folders = [path.name for path in staging.iterdir() if path.is_dir()] if staging.exists() else []
+    if len(folders) != servers:
+        found.append(f"{len(folders)} staging folders for {servers} servers")
+    found += [str(path) for path in staging.rglob("*.parquet")]
+    with contextlib.closing(sqlite3.connect(warehouse / "catalog.db")) as database:
+        pointers = [
+            Path(row[0].removeprefix("file://").removeprefix("file:"))
+            for row in database.execute("SELECT metadata_location FROM iceberg_tables")
+        ]
+    known = {path.parent: _known(path) for path in pointers}
+    for path in warehouse.rglob("metadata/*"):
+        lost = path.name.endswith(".metadata.json") and path not in known.get(path.parent, {path})
+        if lost or path.name.endswith(".tmp"):
+            found.append(str(path))
+    return found
+
+
+def _known(pointer: Path) -> set[Path]:
+    log = json.loads(pointer.read_text()).get("metadata-log", [])
+    return {pointer, *(Path(entry["metadata-file"].removeprefix("file://").removeprefix("file:")) for entry in log)}

@@ -1,0 +1,124 @@
+"""A handful of the deaths that ``make test-faults`` goes through by the hundred, and the orderly end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tests.faults.cases import CHANGES, Case, cases, run
+from tests.faults.rig import Rig, ending, leftovers, pyiceberg_rows
+from tests.support.lakehouse import shared_spark
+
+from sparkport.catalog.statement import Change
+from sparkport.errors import InternalError
+from sparkport.lakehouse import faults
+from sparkport.lakehouse.faults import POINTS, Fault, fault
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """A server whose Spark is the test run's own and outlives it: it starts in a second."""
+    shared_spark().wait_ready(240)
+    with Rig(tmp_path_factory.mktemp("shared"), spark=shared_spark().url) as rig:
+        yield rig
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with Rig(tmp_path_factory.mktemp("own")) as rig:
+        yield rig
+
+
+@pytest.mark.parametrize(
+    ("operation", "point", "happens"),
+    [
+        ("insert", "apply.after", False),
+        ("update", "metadata.after", False),
+        ("insert", "pointer.after", True),
+        ("create", "metadata.after", False),
+    ],
+)
+def test_a_server_killed_at_a_step_leaves_all_or_nothing(
+    shared: Rig, operation: str, point: str, happens: bool
+) -> None:
+    outcome = run(Case(1, operation, Fault(point, "server")), shared)
+    assert not outcome.acknowledged
+    assert outcome.happened is happens
+
+
+def test_spark_and_server_killed_together_come_back_to_all_or_nothing(own: Rig) -> None:
+    outcome = run(Case(1, "update", Fault("apply.after", "both")), own)
+    assert not outcome.happened
+
+
+def test_a_write_that_has_not_reached_spark_waits_for_the_next_one(own: Rig) -> None:
+    outcome = run(Case(1, "insert", Fault("stage.after", "spark")), own)
+    assert outcome.acknowledged
+
+
+def test_an_orderly_end_lets_writes_finish_and_leaves_nothing(own: Rig) -> None:
+    """The last one of those who share the server."""
+    own.start()
+    own.client.create_table("main.last", pa.schema([("id", pa.int64()), ("v", pa.string())]))
+    rows = pa.table({"id": [1, 2], "v": ["a", "b"]})
+    with ThreadPoolExecutor(1) as pool, ending(own.sparks()):
+        own.arm(Fault("apply.before", "pause", 1.0))
+        writing = pool.submit(own.change, "main.last", Change.INSERT, rows)
+        own.met()
+        assert own.terminate() == 0
+        assert writing.result(60) == 2
+    assert leftovers(own.warehouse, servers=0) == []
+    assert pyiceberg_rows(own.warehouse, "main.last") == {1: "a", 2: "b"}
+
+
+# The plan of a fault
+
+
+def test_a_plan_is_read_as_it_is_written() -> None:
+    plans = [Fault("publish.before"), Fault("apply.before", "spark", 0.25), Fault("stage.after", "error", 0.0, 3)]
+    assert [Fault.parse(str(plan)) for plan in plans] == plans
+    assert Fault.parse("publish.before") == plans[0]
+
+
+@pytest.mark.parametrize("text", ["", "nowhere", "publish.before=laugh", "publish.before#x", "publish.before=spark:-1"])
+def test_a_plan_that_cannot_be_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="no such fault"):
+        Fault.parse(text)
+
+
+def test_a_fault_happens_at_its_point_and_time_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = tmp_path / "plan"
+    plan.write_text("stage.after#2=error")
+    monkeypatch.setenv("SPARKPORT_FAULT", f"@{plan}")
+    fault("stage.before")
+    fault("stage.after")
+    with pytest.raises(InternalError, match="as was asked for"):
+        fault("stage.after")
+    fault("stage.after")
+    assert not plan.exists()
+
+
+def test_spark_is_killed_when_that_is_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed = threading.Event()
+    monkeypatch.setattr(faults, "_kill_spark", killed.set)
+    monkeypatch.setattr(faults, "_seen", type(faults._seen)())
+    monkeypatch.setenv("SPARKPORT_FAULT", "apply.before=spark:0.01")
+    fault("apply.before")
+    assert killed.wait(10)
+
+
+def test_a_hundred_faults_are_every_change_at_every_point_with_every_victim() -> None:
+    chosen = cases(7)
+    assert chosen == cases(7)
+    assert [case.operation for case in chosen] != [case.operation for case in cases(8)]
+    met = {(case.operation, case.fault.point, case.fault.action) for case in chosen}
+    assert met >= {
+        (change, point, victim) for change in CHANGES for point in POINTS for victim in ("server", "spark", "both")
+    }
+    assert len(chosen) == 100
