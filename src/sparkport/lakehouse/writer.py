@@ -16,6 +16,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from sparkport.errors import Conflict, InternalError, SparkportError, TableNotFound, Unavailable
 from sparkport.lakehouse.edits import move_main, set_properties
 from sparkport.lakehouse.faults import fault
@@ -31,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 5
 _GROUP = 64
+_SMALL_ROWS = 100_000
 _STAGING = "write.wap.enabled"
 
 
@@ -185,6 +189,12 @@ class TableWriter:
     def _append(self, inserts: list[_Insert]) -> Applied:
         rows = sum(insert.rows for insert in inserts)
         statements = {insert.statement: insert.rows for insert in inserts if insert.statement is not None}
+        with _together(inserts) as paths:
+            return self._append_staged(inserts, paths, rows, statements)
+
+    def _append_staged(
+        self, inserts: list[_Insert], paths: list[str], rows: int, statements: Mapping[str, int]
+    ) -> Applied:
         for _ in range(_ATTEMPTS):
             wap_id = uuid.uuid4().hex
             before = self._stageable()
@@ -194,7 +204,6 @@ class TableWriter:
             with self._retried(before) as lost, self._spark.session(conf, timeout=patience) as session:
                 fault("apply.before")
                 with translated(f"inserting into '{self._table[1]}'"):
-                    paths = [str(insert.path) for insert in inserts]
                     frame = session.read.schema(inserts[0].schema).parquet(*paths)
                     frame.writeTo(self._name).option("check-nullability", "false").append()
                 fault("apply.after")
@@ -304,6 +313,24 @@ def _longest(inserts: list[_Insert]) -> float | None:
 def _state(metadata: TableMetadata) -> tuple[object, ...]:
     """What must not change between the decision and the publishing: the table, its columns, its rows."""
     return metadata.uuid, metadata.current_schema, metadata.main_snapshot_id
+
+
+@contextlib.contextmanager
+def _together(inserts: list[_Insert]) -> Iterator[list[str]]:
+    """The staged files; many small ones are put into one, because a file costs Spark more than the rows in it."""
+    paths = [str(insert.path) for insert in inserts]
+    if len(inserts) == 1 or sum(insert.rows for insert in inserts) > _SMALL_ROWS:
+        yield paths
+        return
+    joined = inserts[0].path.with_suffix(".group.parquet")
+    try:
+        try:
+            pq.write_table(pa.concat_tables([pq.read_table(path) for path in paths]), joined, compression="snappy")
+        except (pa.ArrowException, OSError) as exc:
+            raise InternalError("a staged file of the group cannot be read") from exc
+        yield [str(joined)]
+    finally:
+        joined.unlink(missing_ok=True)
 
 
 def _conf(wap_id: str, statements: Mapping[str, int]) -> dict[str, str]:
