@@ -103,6 +103,10 @@ def _first_line(text: str) -> str:
     return line[:300]
 
 
+def _nothing(session: object) -> None:
+    return None
+
+
 class SparkServer:
     """``warm_up`` is called, in a thread of its own, each time that a child is ready."""
 
@@ -194,6 +198,9 @@ class SparkServer:
         from pyspark.sql.connect.client.retries import DefaultPolicy
         from pyspark.sql.connect.session import SparkSession
 
+        # The finalizer shuts a thread pool down, which locks up the whole process when the garbage collector happens to
+        # run it inside ThreadPoolExecutor.submit. Sessions are closed by name here, so it has nothing to do.
+        SparkSession.__del__ = _nothing
         session = SparkSession.builder.remote(self._url).create()
         # By default a server that is gone is called for ten minutes. A child comes back at another address, so it is
         # not called again at all; a server elsewhere may just be out of reach for a moment.
