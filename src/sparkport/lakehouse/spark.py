@@ -35,12 +35,9 @@ from sparkport.lakehouse.jars import JarCache
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.spark_command import spark_command, spark_home
 
-__all__ = ["CONFLICT_MARK", "LostRace", "Sessions", "SparkServer", "SparkState", "translated"]
+__all__ = ["LostRace", "Sessions", "SparkServer", "SparkState", "translated"]
 
 logger = logging.getLogger(__name__)
-
-CONFLICT_MARK = "sparkport-conflict"
-"""What a statement raises inside Spark when a row has been changed by somebody else."""
 
 _READY = "Spark Connect server started at"
 _RESTART_SECONDS = 2.0
@@ -82,8 +79,6 @@ def translated(what: str) -> Iterator[None]:
         raise
     except Exception as exc:
         text = str(exc)
-        if CONFLICT_MARK in text:
-            raise Conflict("a row was changed by another transaction; run this one again") from exc
         if any(mark in text for mark in _LOST_RACE):
             raise LostRace(f"{what}: others have changed it meanwhile; run the statement again") from exc
         if "No space left on device" in text or "database or disk is full" in text:
