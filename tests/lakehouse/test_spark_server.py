@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import select
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from sparkport.errors import FailedPrecondition, InternalError, Unavailable
+from sparkport.errors import FailedPrecondition, InternalError, SparkportError, Unavailable
 from sparkport.lakehouse import spark as spark_module
 from sparkport.lakehouse.jars import JarCache
 from sparkport.lakehouse.settings import LakehouseSettings
@@ -119,6 +120,16 @@ def test_a_block_that_fails_leaves_no_settings_behind(spark: Spark) -> None:
         raise ZeroDivisionError
     with spark.server.session(timeout=60) as one, spark.server.session(timeout=60) as two:
         assert [session.conf.get("spark.wap.id", None) for session in (one, two)] == [None, None]
+
+
+def test_an_error_of_spark_is_told_by_us_alone_and_takes_nobodys_log_format(
+    spark: Spark, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with spark.server.session() as session, pytest.raises(SparkportError), translated("a query"):
+        session.sql("SELECT nothing FROM nowhere").collect()
+
+    assert "nowhere" not in capfd.readouterr().err
+    assert "SQLQueryContextLogger" not in logging.root.manager.loggerDict
 
 
 def test_who_finds_all_sessions_busy_is_told_so(spark: Spark) -> None:

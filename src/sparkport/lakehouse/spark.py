@@ -190,12 +190,16 @@ class SparkServer:
         return self._generation
 
     def open_session(self) -> Any:
+        from pyspark.errors.exceptions.base import PySparkException
         from pyspark.sql.connect.client.retries import DefaultPolicy
         from pyspark.sql.connect.session import SparkSession
 
         # The finalizer shuts a thread pool down, which locks up the whole process when the garbage collector happens to
         # run it inside ThreadPoolExecutor.submit. Sessions are closed by name here, so it has nothing to do.
         SparkSession.__del__ = _nothing
+        # Every exception would also be printed on stderr by a logger of its own that takes handlers' formats away. The
+        # errors are translated by us, who know which of them are worth a line in the log.
+        PySparkException._log_exception = _nothing
         session = SparkSession.builder.remote(self._url).create()
         # By default a server that is gone is called for ten minutes. A child comes back at another address, so it is
         # not called again at all; a server elsewhere may just be out of reach for a moment.
