@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from sparkport.errors import Conflict, NotFound
@@ -12,13 +13,14 @@ from sparkport.lakehouse.cache import BoundedCache
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.manifests import ROW_ID_FIELD, DataFile, DeleteFile, read_manifest, read_manifest_list
 from sparkport.lakehouse.metadata import TableMetadata
+from sparkport.lakehouse.ranges import FileIndex
 
 __all__ = ["DataFile", "DeleteFile", "SnapshotPlan", "plan", "split"]
 
 _CACHED_FILES = 400_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SnapshotPlan:
     """A snapshot's files in the order in which their rows are read. ``snapshot_id`` is None for an empty table."""
 
@@ -26,19 +28,25 @@ class SnapshotPlan:
     schema_id: int | None
     sequence_number: int
     files: tuple[DataFile, ...]
+    _whole: FileIndex | None = field(default=None, repr=False, compare=False)
 
-    @property
+    @cached_property
     def needs_spark(self) -> bool:
         """Whether there are files here that only Spark reads right."""
         return any(file.equality_deletes or file.format != "parquet" for file in self.files)
 
-    @property
+    @cached_property
     def record_count(self) -> int:
         """How many rows there are at most; exact where all deletes are deletion vectors."""
         return sum(live_rows(file) for file in self.files)
 
+    @cached_property
+    def index(self) -> FileIndex:
+        """The files for pruning, which remembers what it has decoded."""
+        return FileIndex(self.files) if self._whole is None else self._whole.part(self.files)
+
     def only(self, files: Iterable[DataFile]) -> SnapshotPlan:
-        return replace(self, files=tuple(files))
+        return replace(self, files=tuple(files), _whole=self.index)
 
 
 def live_rows(file: DataFile) -> int:

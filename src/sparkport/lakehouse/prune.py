@@ -7,9 +7,9 @@ comparison is DuckDB's (NaN is the greatest number and equals itself), not Icebe
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -31,6 +31,7 @@ from sparkport.catalog.expressions import (
 )
 from sparkport.lakehouse.manifests import DataFile
 from sparkport.lakehouse.metadata import IcebergSchema, TableMetadata
+from sparkport.lakehouse.ranges import FileIndex, Flags, Range, Ranges
 
 __all__ = ["ROW_ID", "by_filter", "by_row_ids"]
 
@@ -47,115 +48,114 @@ _INFINITE = 2**63 - 1
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "IS NOT DISTINCT FROM": "IS NOT DISTINCT FROM"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Range:
-    """What a file can hold in a column. ``lower`` or ``upper`` None: no limit is known. Nulls come on top."""
-
-    lower: Any
-    upper: Any
-    nulls: bool = True
-    values: bool = True
-
-
 def by_filter(
-    files: Iterable[DataFile],
+    files: Iterable[DataFile] | FileIndex,
     metadata: TableMetadata,
     *,
     schema: IcebergSchema,
     filter: Expression | None,  # noqa: A002
 ) -> list[DataFile]:
-    """The files that may hold a row for which ``filter`` is true."""
+    """The files that may hold a row for which ``filter`` is true. An index spares decoding the bounds again."""
+    index = _index(files)
     if filter is None:
-        return list(files)
-    pruner = _Pruner(metadata, schema)
+        return list(index.files)
     try:
-        return [file for file in files if pruner.may_match(filter, file)]
+        return index.chosen(_Pruner(index.whole, metadata, schema).may_match(filter))
     except RecursionError:
-        return list(files)
+        return list(index.files)
 
 
-def by_row_ids(files: Iterable[DataFile], row_ids: NDArray[np.int64]) -> list[DataFile]:
+def by_row_ids(files: Iterable[DataFile] | FileIndex, row_ids: NDArray[np.int64]) -> list[DataFile]:
     """The files that may hold one of these rows; ``row_ids`` MUST be sorted."""
-    kept = []
-    for file in files:
-        bounds = file.row_id_bounds
-        if bounds is not None:
-            start, end = np.searchsorted(row_ids, bounds[0], "left"), np.searchsorted(row_ids, bounds[1], "right")
-            if start >= end:
-                continue
-        kept.append(file)
-    return kept
+    index = _index(files)
+    if not len(row_ids):
+        return [file for file in index.files if file.row_id_bounds is None]
+    found = index.whole.ranges(ROW_ID, _row_id_range)
+    if len(row_ids) == 1:
+        return index.chosen(found.lower.may("<=", int(row_ids[0])) & found.upper.may(">=", int(row_ids[0])))
+    return [file for file in index.chosen(_overlap(found, row_ids)) if _has_one(file, row_ids)]
+
+
+def _index(files: Iterable[DataFile] | FileIndex) -> FileIndex:
+    return files if isinstance(files, FileIndex) else FileIndex(files)
+
+
+def _overlap(found: Ranges, row_ids: NDArray[np.int64]) -> Flags:
+    return found.lower.may("<=", int(row_ids[-1])) & found.upper.may(">=", int(row_ids[0]))
+
+
+def _has_one(file: DataFile, row_ids: NDArray[np.int64]) -> bool:
+    bounds = file.row_id_bounds
+    if bounds is None:
+        return True
+    return bool(np.searchsorted(row_ids, bounds[0], "left") < np.searchsorted(row_ids, bounds[1], "right"))
+
+
+def _row_id_range(file: DataFile) -> Range:
+    bounds = file.row_id_bounds
+    return Range() if bounds is None else Range(*bounds, nulls=False)
 
 
 class _Pruner:
-    def __init__(self, metadata: TableMetadata, schema: IcebergSchema) -> None:
+    """Tells for all files at once whether a row in them may make an expression true."""
+
+    def __init__(self, index: FileIndex, metadata: TableMetadata, schema: IcebergSchema) -> None:
+        self._index = index
+        self._metadata = metadata
         self._columns: dict[str, Mapping[str, Any] | None] = {}
         for field in schema["fields"]:
             name = field["name"].lower()
             self._columns[name] = None if name in self._columns else field
-        # Partition values tell the value itself only where the transform is the identity.
-        self._identity: dict[int, dict[int, int]] = {}
-        for spec_id, fields in metadata.specs.items():
-            places = [(field.get("source-id"), place) for place, field in enumerate(fields) if _is_identity(field)]
-            self._identity[spec_id] = {source: place for source, place in places if source is not None}
 
-    def may_match(self, expr: Expression, file: DataFile) -> bool:
+    def may_match(self, expr: Expression) -> Flags:
         match expr:
             case And(nodes):
-                return all(self.may_match(node, file) for node in nodes)
-            case Or(nodes):
-                return not nodes or any(self.may_match(node, file) for node in nodes)
+                return self._combined(nodes, np.logical_and)
+            case Or(nodes) if nodes:
+                return self._combined(nodes, np.logical_or)
             case Literal(value):
-                return value is not False
+                return self._all(value is not False)
             case IsNull(Column() as column):
-                found = self._range(column, file)
-                return found is None or found.nulls
+                found = self._ranges(column)
+                return self._all(True) if found is None else found.nulls
             case IsNotNull(Column() as column):
-                found = self._range(column, file)
-                return found is None or found.values
+                found = self._ranges(column)
+                return self._all(True) if found is None else found.values
             case Comparison(op, Column() as column, Literal(value, kind)):
-                return self._compare(op, column, value, kind=kind, file=file)
+                return self._compare(op, column, value, kind=kind)
             case Comparison(op, Literal(value, kind), Column() as column) if op in _FLIPPED:
-                return self._compare(_FLIPPED[op], column, value, kind=kind, file=file)
-            case In(Column() as column, values) if all(isinstance(value, Literal) for value in values):
-                return self._any_of(column, [value for value in values if isinstance(value, Literal)], file)
+                return self._compare(_FLIPPED[op], column, value, kind=kind)
+            case In(Column() as column, values) if values and all(isinstance(value, Literal) for value in values):
+                return self._combined([Comparison("=", column, value) for value in values], np.logical_or)
             case Between(Column() as column, Literal(low, low_kind), Literal(high, high_kind)):
-                lower = self._compare(">=", column, low, kind=low_kind, file=file)
-                return lower and self._compare("<=", column, high, kind=high_kind, file=file)
+                lower = self._compare(">=", column, low, kind=low_kind)
+                return lower & self._compare("<=", column, high, kind=high_kind)
             case _:
-                return True
+                return self._all(True)
 
-    def _any_of(self, column: Column, values: Sequence[Literal], file: DataFile) -> bool:
-        return not values or any(
-            self._compare("=", column, value.value, kind=value.type, file=file) for value in values
-        )
+    def _all(self, flag: bool) -> Flags:
+        return np.full(len(self._index), flag)
 
-    def _compare(self, op: str, column: Column, value: Any, *, kind: SqlType, file: DataFile) -> bool:
-        found = self._range(column, file)
+    def _combined(self, nodes: Sequence[Expression], combine: Any) -> Flags:
+        return functools.reduce(combine, map(self.may_match, nodes), self._all(combine is np.logical_and))
+
+    def _compare(self, op: str, column: Column, value: Any, *, kind: SqlType) -> Flags:
+        found = self._ranges(column)
         if found is None or op not in _FLIPPED:
-            return True
+            return self._all(True)
         if value is None:  # a comparison with NULL is never true, but for the one that asks for it
-            return found.nulls if op == "IS NOT DISTINCT FROM" else False
-        if not found.values:
-            return False
+            return found.nulls if op == "IS NOT DISTINCT FROM" else self._all(False)
         iceberg_type = "long" if self._is_row_id(column) else self._type(column)
         if not _same_kind(column.type, kind):
-            return True
+            return found.values
         wanted = _comparable(value, kind, iceberg_type)
         if wanted is None or (op in ("<", "<=") and value != value):  # all numbers come before NaN
-            return True
-        match op:
-            case "<":
-                return found.lower is None or found.lower < wanted
-            case "<=":
-                return found.lower is None or found.lower <= wanted
-            case ">":
-                return found.upper is None or found.upper > wanted
-            case ">=":
-                return found.upper is None or found.upper >= wanted
-            case _:
-                above = found.lower is None or found.lower <= wanted
-                return above and (found.upper is None or found.upper >= wanted)
+            return found.values
+        if op in ("<", "<="):
+            return found.values & found.lower.may(op, wanted)
+        if op in (">", ">="):
+            return found.values & found.upper.may(op, wanted)
+        return found.values & found.lower.may("<=", wanted) & found.upper.may(">=", wanted)
 
     def _is_row_id(self, column: Column) -> bool:
         return column.name.lower() == ROW_ID and ROW_ID not in self._columns
@@ -164,39 +164,49 @@ class _Pruner:
         field = self._columns.get(column.name.lower())
         return None if field is None else field["type"]
 
-    def _range(self, column: Column, file: DataFile) -> _Range | None:
+    def _ranges(self, column: Column) -> Ranges | None:
         """None where the column is not known, or of a type whose order is not."""
         if self._is_row_id(column):
-            bounds = file.row_id_bounds
-            return None if bounds is None else _Range(*bounds, nulls=False)
+            return self._index.ranges(ROW_ID, _row_id_range)
         field = self._columns.get(column.name.lower())
         if field is None or not isinstance(field["type"], str):
             return None
         field_id, kind = field["id"], field["type"]
-        place = self._identity.get(file.spec_id, {}).get(field_id)
-        nulls = file.null_counts.get(field_id)
-        lower, upper = file.bounds(field_id, kind)
-        if place is not None and place < len(file.partition):
-            if file.partition[place] is None:
-                return _Range(None, None, nulls=True, values=False)
-            if lower is None and upper is None:  # files that came from elsewhere may have no statistics
-                lower = upper = _partition_value(file.partition[place], kind)
-        if kind in ("float", "double"):
-            # Bounds leave NaN out, which is greater than all of them; without a count there may be some.
-            if file.nan_counts.get(field_id) != 0:
-                upper = None
-            lower = None if lower is not None and math.isnan(lower) else lower
-            upper = None if upper is not None and math.isnan(upper) else upper
-        return _Range(
-            lower if lower is None else _scaled(lower, kind),
-            upper if upper is None else _scaled(upper, kind),
-            nulls=nulls != 0,
-            values=nulls is None or nulls < file.record_count,
+        return self._index.ranges(
+            (field_id, kind), functools.partial(_file_range, field_id, kind, self._places(field_id))
         )
 
+    def _places(self, field_id: int) -> dict[int, int]:
+        """Where partitions have the column's own value, by spec: only where the transform is the identity."""
+        return {
+            spec_id: place
+            for spec_id, fields in self._metadata.specs.items()
+            for place, field in enumerate(fields)
+            if field.get("source-id") == field_id and field.get("transform") == "identity"
+        }
 
-def _is_identity(field: Mapping[str, Any]) -> bool:
-    return bool(field.get("transform") == "identity")
+
+def _file_range(field_id: int, kind: str, places: Mapping[int, int], file: DataFile) -> Range:
+    place = places.get(file.spec_id)
+    nulls = file.null_counts.get(field_id)
+    lower, upper = file.bounds(field_id, kind)
+    if place is not None and place < len(file.partition):
+        if file.partition[place] is None:
+            return Range(nulls=True, values=False)
+        if lower is None and upper is None:  # files that came from elsewhere may have no statistics
+            lower = upper = _partition_value(file.partition[place], kind)
+    if kind in ("float", "double"):
+        # Bounds leave NaN out, which is greater than all of them; without a count there may be some.
+        if file.nan_counts.get(field_id) != 0:
+            upper = None
+        lower = None if lower is not None and math.isnan(lower) else lower
+        upper = None if upper is not None and math.isnan(upper) else upper
+    return Range(
+        lower if lower is None else _scaled(lower, kind),
+        upper if upper is None else _scaled(upper, kind),
+        nulls=nulls != 0,
+        values=nulls is None or nulls < file.record_count,
+    )
 
 
 def _partition_value(value: Any, iceberg_type: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ KEY_SHIFT = 40  # a file's number and a row's position in one number, ascending 
 Field = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Request:
     """What is wanted of every file, whichever query reads it."""
 
@@ -50,16 +51,23 @@ class Request:
     row_ids: NDArray[np.int64] | None
     without: NDArray[np.int64] | None
 
-    @property
+    @cached_property
     def names(self) -> list[str]:
         return [field["name"] for field in self.fields] + [ROW_ID] * self.row_id + [SEQUENCE] * self.sequence
 
-    @property
+    @cached_property
     def needed(self) -> tuple[Field, ...]:
         """The columns that are read: the ones asked for, and those of the filter."""
         asked = {field["id"] for field in self.fields}
         named = set() if self.filter is None else {name.lower() for name in referenced_columns(self.filter)}
         return tuple(f for f in self.schema_fields if f["id"] in asked or f["name"].lower() in named)
+
+    @cached_property
+    def needs_row_ids(self) -> bool:
+        """Whether row ids must be worked out, for whatever purpose."""
+        if self.row_id or self.row_ids is not None or self.without is not None:
+            return True
+        return self.filter is not None and any(name.lower() == ROW_ID for name in referenced_columns(self.filter))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +156,9 @@ def _source(fs: FileSystem, request: Request, group: Group) -> str:
         own_id, own_sequence = "own_row_id", "own_sequence"
         entries = [_entry(field["id"], _name(field), field) for field in needed]
         lineage = {"type": "long", "name": ""}
-        entries += [_entry(ROW_ID_FIELD, own_id, lineage), _entry(SEQUENCE_FIELD, own_sequence, lineage)]
-        options = f", schema = MAP {{{', '.join(entries)}}}"
+        entries += [_entry(ROW_ID_FIELD, own_id, lineage)] * request.needs_row_ids
+        entries += [_entry(SEQUENCE_FIELD, own_sequence, lineage)] * request.sequence
+        options = f", schema = MAP {{{', '.join(entries)}}}" if entries else ""
     else:
         constants = dict(group.constants)
         columns = [
@@ -162,12 +171,17 @@ def _source(fs: FileSystem, request: Request, group: Group) -> str:
             for field_id in (ROW_ID_FIELD, SEQUENCE_FIELD)
         )
         options = ""
-    row_id = f"coalesce({own_id}, {_by_file([f.first_row_id for f in group.files])} + file_row_number)"
-    # Like Spark: what has no row ids has no lineage at all.
-    written = [None if file.first_row_id is None else file.sequence_number for file in group.files]
-    sequence = f"coalesce({own_sequence}, {_by_file(written)})"
-    columns += [f"{row_id} AS row_id", f"{sequence} AS sequence"]
-    columns.append(f"(CAST(file_index AS BIGINT) << {KEY_SHIFT}) + file_row_number AS key")
+    # Each of these makes the query longer to set up: only those that are used are in it.
+    if request.needs_row_ids:
+        first = _by_file([file.first_row_id for file in group.files])
+        columns.append(f"coalesce({own_id}, {first} + file_row_number) AS row_id")
+    if request.sequence:
+        # Like Spark: what has no row ids has no lineage at all.
+        written = _by_file([None if file.first_row_id is None else file.sequence_number for file in group.files])
+        columns.append(f"coalesce({own_sequence}, {written}) AS sequence")
+    if group.has_deletes or request.row_ids is not None:
+        columns.append(f"(CAST(file_index AS BIGINT) << {KEY_SHIFT}) + file_row_number AS key")
+    columns = columns or ["NULL"]
     return f"SELECT {', '.join(columns)} FROM read_parquet([{paths}], hive_partitioning = false{options})"
 
 

@@ -9,7 +9,10 @@ from __future__ import annotations
 import threading
 import weakref
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import duckdb
@@ -21,7 +24,9 @@ from numpy.typing import NDArray
 from sparkport.catalog.expressions import Expression
 from sparkport.errors import Cancelled, InvalidArgument, SparkportError, Unsupported
 from sparkport.lakehouse import prune
+from sparkport.lakehouse.cache import BoundedCache
 from sparkport.lakehouse.deletes import deleted_positions
+from sparkport.lakehouse.direct import DirectScan, read_ahead, removed
 from sparkport.lakehouse.duck import DuckDB, is_broken, translate
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.manifests import DataFile
@@ -41,11 +46,15 @@ from sparkport.lakehouse.query import (
 
 __all__ = ["BATCH_ROWS", "ROW_ID", "Reader", "RowStream", "SEQUENCE"]
 
-BATCH_ROWS = 65_536
+BATCH_ROWS = 122_880
 _BATCH_BYTES = 16 << 20
 _VECTOR = 2048  # DuckDB's own portion; smaller batches are not made
 _INTERRUPT_SECONDS = 0.05
 _INFLATION = 4  # rows in memory against rows in a file, by experience
+_READERS = 8  # threads that read ahead, each a batch at a time
+
+# The columns of a query follow from its text alone; asking takes longer than to read a small file.
+_schemas: BoundedCache[tuple[str, ...], pa.Schema] = BoundedCache(100_000, weigh=len)
 
 
 class Reader:
@@ -61,10 +70,12 @@ class Reader:
     ) -> None:
         self._fs = fs
         self._duckdb = DuckDB(memory_limit=memory_limit, threads=threads, temp_directory=temp_directory)
+        self._pool = ThreadPoolExecutor(_READERS, thread_name_prefix="sparkport-read")
         self._lock = threading.Lock()
         self._streams: weakref.WeakSet[RowStream] = weakref.WeakSet()
 
     def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
         self._duckdb.close()
 
     def reading(self, table_uuid: str) -> set[int]:
@@ -73,6 +84,12 @@ class Reader:
             streams = list(self._streams)
         found = {stream.snapshot_id for stream in streams if stream.table_uuid == table_uuid and not stream.closed}
         return {snapshot_id for snapshot_id in found if snapshot_id is not None}
+
+    def all_reading(self) -> dict[str, set[int]]:
+        """The same for all tables, by uuid."""
+        with self._lock:
+            uuids = {stream.table_uuid for stream in self._streams}
+        return {table: self.reading(table) for table in uuids}
 
     def scan(
         self,
@@ -105,13 +122,15 @@ class Reader:
             row_ids=None if row_ids is None else np.unique(row_ids),
             without=None if without is None or not len(without) else np.unique(without),
         )
-        files = prune.by_filter(plan.files, metadata, schema=chosen, filter=filter)
+        files = list(plan.files)
+        if filter is not None:
+            files = prune.by_filter(plan.index, metadata, schema=chosen, filter=filter)
         if request.row_ids is not None:
-            files = prune.by_row_ids(files, request.row_ids)
+            files = prune.by_row_ids(plan.index if filter is None else files, request.row_ids)
         for file in files:
             if file.equality_deletes or file.format != "parquet":
                 raise Unsupported(f"only Spark can read '{file.path}': it is no Parquet, or has equality deletes")
-        stream = RowStream(self._fs, self._duckdb, request=request, files=files)
+        stream = RowStream(self._fs, self._duckdb, self._pool, request=request, files=files)
         stream.snapshot_id = plan.snapshot_id
         with self._lock:
             self._streams.add(stream)
@@ -130,9 +149,12 @@ def _fields(schema: IcebergSchema, columns: Sequence[str] | None) -> tuple[Any, 
 class RowStream:
     """Arrow batches on their way out: iterate once, close always. ``close`` may be called from another thread."""
 
-    def __init__(self, fs: FileSystem, database: DuckDB, *, request: Request, files: list[DataFile]) -> None:
+    def __init__(
+        self, fs: FileSystem, database: DuckDB, pool: Executor, *, request: Request, files: list[DataFile]
+    ) -> None:
         self._fs = fs
         self._duckdb = database
+        self._pool = pool
         self._request = request
         self._files = files
         self.snapshot_id: int | None = None
@@ -165,18 +187,25 @@ class RowStream:
     @property
     def schema(self) -> pa.Schema:
         if self._schema is None:
-            with self._duckdb.cursor() as cursor:
-                found = self._translated(lambda: cursor.sql(empty_sql(self._request)).to_arrow_table().schema)
-            names = self._request.names
-            kept = [found.field(number).with_name(name) for number, name in enumerate(names)]
-            self._schema = pa.schema(kept)
+            self._schema = self._translated(self._find_schema)
         return self._schema
+
+    def _find_schema(self) -> pa.Schema:
+        text, names = empty_sql(self._request), self._request.names
+
+        def ask() -> pa.Schema:
+            with self._duckdb.cursor() as cursor:
+                found = cursor.sql(text).to_arrow_table().schema
+            return pa.schema([found.field(number).with_name(name) for number, name in enumerate(names)])
+
+        return _schemas.get((text, *names), ask)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         try:
             for group in self._groups:
-                if group.files:
-                    yield from self._read(group)
+                rest = yield from self._read_directly(group)
+                if rest:
+                    yield from self._read(replace(group, files=rest))
         finally:
             self.close()
 
@@ -201,6 +230,17 @@ class RowStream:
             if self._cursor is not None:
                 self._cursor.interrupt()
 
+    def _read_directly(self, group: Group) -> Generator[pa.RecordBatch, None, list[DataFile]]:
+        """What Arrow can read; the files that are left are returned."""
+        if group.nodes is not None or not group.files:
+            return group.files
+        scan = DirectScan(self._fs, self._request, group.files, schema=self.schema, rows=self._batch_rows)
+        batches = scan.batches() if scan.is_small else read_ahead(self._pool, scan.batches())
+        with closing(batches):
+            while (batch := self._next(batches)) is not None:
+                yield batch
+        return scan.rest
+
     def _read(self, group: Group) -> Iterator[pa.RecordBatch]:
         schema, drop = self.schema, _Deleted(self._fs, self._request, group)
         try:
@@ -209,16 +249,16 @@ class RowStream:
             if self._request.filter is None or not isinstance(exc.__cause__, duckdb.Error) or is_broken(exc.__cause__):
                 raise
             reader = self._start(group, filtered=False)
-        while True:
-            with self._reading:
-                if self._closed:
-                    raise Cancelled("the scan was cancelled")
-                batch = self._translated(lambda: next(reader, None))
-            if batch is None:
-                return
+        while (batch := self._next(reader)) is not None:
             batch = drop.apply(batch)
             if batch.num_rows:
                 yield _renamed(batch, schema)
+
+    def _next(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+        with self._reading:
+            if self._closed:
+                raise Cancelled("the scan was cancelled")
+            return self._translated(lambda: next(batches, None))
 
     def _start(self, group: Group, *, filtered: bool) -> Any:
         text = group_sql(self._fs, self._request, group, filtered=filtered)
@@ -279,7 +319,7 @@ class _Deleted:
             keep = left if keep is None else keep & left
         if keep is None or keep.all():
             return batch
-        return batch.filter(pa.array(keep))
+        return removed(batch, np.flatnonzero(~keep))
 
     def _not_deleted(self, keys: NDArray[np.int64]) -> NDArray[np.bool_] | None:
         """True for the rows to keep, None for all. ``keys`` ascend as long as DuckDB keeps its promise about order."""

@@ -13,7 +13,7 @@ from typing import Any
 import duckdb
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.lakehouse.fixtures import materialise
 
@@ -36,6 +36,7 @@ from sparkport.lakehouse.manifests import ROW_ID_FIELD, DataFile
 from sparkport.lakehouse.metadata import TableMetadata
 from sparkport.lakehouse.plan import plan
 from sparkport.lakehouse.prune import by_filter, by_row_ids
+from sparkport.lakehouse.ranges import Bounds, FileIndex
 
 KINDS: dict[str, tuple[str, SqlType, Any]] = {
     "i": ("int", SqlType("INTEGER"), st.integers(-5, 5) | st.sampled_from([2**31 - 1, -(2**31)])),
@@ -168,11 +169,48 @@ def matches(expr: Expression, rows: Sequence[Row]) -> bool:
     return found.fetchall() != [(0,)]
 
 
+@settings(deadline=None)
 @given(row_lists, filters, st.sampled_from([None, 1, 2]), st.booleans())
 def test_no_file_with_a_matching_row_is_dropped(rows: list[Row], expr: Expression, cut: int | None, full: bool) -> None:
     file = as_file(rows, cut, counted=full)
     if matches(expr, rows):
         assert by_filter([file], METADATA, schema=SCHEMA, filter=expr) == [file]
+
+
+@settings(deadline=None)
+@given(st.lists(row_lists, max_size=6), filters, st.sampled_from([None, 1, 2]), st.booleans(), st.data())
+def test_files_are_judged_alone_whatever_is_beside_them(
+    lists: list[list[Row]], expr: Expression, cut: int | None, full: bool, data: st.DataObject
+) -> None:
+    files = [as_file(rows, cut, counted=full) for rows in lists]
+    alone = [bool(by_filter([file], METADATA, schema=SCHEMA, filter=expr)) for file in files]
+    index = FileIndex(files)
+    for _ in range(2):  # the second time from what was decoded before
+        found = by_filter(index, METADATA, schema=SCHEMA, filter=expr)
+        assert list(map(id, found)) == [id(file) for file, kept in zip(files, alone, strict=True) if kept]
+    chosen = data.draw(st.lists(st.sampled_from(range(len(files))), max_size=6) if files else st.just([]))
+    part = by_filter(index.part(files[n] for n in chosen), METADATA, schema=SCHEMA, filter=expr)
+    assert list(map(id, part)) == [id(files[n]) for n in chosen if alone[n]]
+
+
+def test_a_part_with_files_from_elsewhere_stands_for_itself() -> None:
+    rows = [{**dict.fromkeys(KINDS), "l": 3}], [{**dict.fromkeys(KINDS), "l": 7}]
+    ours, theirs = (as_file(found, None, counted=True) for found in rows)
+    index = FileIndex([ours])
+    assert index.part([ours]).whole is index
+    apart = index.part([ours, theirs])
+    assert apart.whole is apart
+    assert by_filter(apart, METADATA, schema=SCHEMA, filter=(col("l") == 7).expr) == [theirs]
+
+
+def test_bounds_compare_values_that_no_array_holds() -> None:
+    texts = Bounds(["a", None, "a\x00"])
+    assert texts.may("<", "a\x00").tolist() == [True, True, False]
+    numbers = Bounds([-5, 2**63 - 1])
+    assert numbers.may("<", 2**64).tolist() == [True, True]
+    assert numbers.may(">", Decimal("0.5")).tolist() == [False, True]
+    assert Bounds([2**70, 1]).may(">", 5).tolist() == [True, False]
+    assert Bounds([]).may("<", 5).tolist() == []
 
 
 def kept(predicate: Any, rows: list[Row], **changes: Any) -> bool:
@@ -245,6 +283,8 @@ def test_row_ids_lead_to_files() -> None:
     assert found(4) == [rewritten, mixed, unknown]
     assert found(51) == [mixed, unknown]
     assert found(0, 100) == [unknown]
+    assert found(0, 12, 100) == [fresh, mixed, unknown]
+    assert found() == [unknown]
     by_column = by_filter([fresh, rewritten], METADATA, schema=SCHEMA, filter=(col("rowid") == 4).expr)
     assert by_column == [rewritten]
 

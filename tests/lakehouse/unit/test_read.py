@@ -19,7 +19,7 @@ from tests.lakehouse.fixtures import NAMES, Fixture, materialise, plain, with_eq
 from sparkport.catalog.expressions import Cast, Column, Comparison, Function, Literal, SqlType
 from sparkport.catalog.predicates import Predicate, col, lit
 from sparkport.errors import Cancelled, Conflict, InternalError, InvalidArgument, Unsupported
-from sparkport.lakehouse import read
+from sparkport.lakehouse import direct, read
 from sparkport.lakehouse.duck import DuckDB
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.plan import plan, split
@@ -59,8 +59,16 @@ def in_order(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: int(row["id"]))
 
 
+@pytest.fixture(params=["arrow", "duckdb"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Who reads the files that Arrow and DuckDB could both read."""
+    if request.param == "duckdb":
+        monkeypatch.setattr(direct, "arrow_type", lambda kind: None)
+    return str(request.param)
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "replaced"])
-def test_every_snapshot_reads_as_spark_reads_it(reader: Reader, tmp_path: Path, name: str) -> None:
+def test_every_snapshot_reads_as_spark_reads_it(reader: Reader, tmp_path: Path, name: str, way: str) -> None:
     found = materialise(name, tmp_path)
     lineage = "_row_id" in found.current[0]
     for snapshot in found.metadata.snapshots:
@@ -80,7 +88,7 @@ def test_structs_whose_fields_were_all_replaced_are_still_there(reader: Reader, 
     ]
 
 
-def test_columns_come_in_the_order_asked_for_with_their_stored_types(reader: Reader, tmp_path: Path) -> None:
+def test_columns_come_in_the_order_asked_for_with_their_stored_types(reader: Reader, tmp_path: Path, way: str) -> None:
     stream = scan(reader, materialise("changes", tmp_path), columns=["ts", "d", "id"], row_id=True, sequence=True)
     expected = pa.schema(
         [
@@ -100,7 +108,7 @@ def test_an_unknown_column_is_refused(reader: Reader, tmp_path: Path) -> None:
         scan(reader, materialise("changes", tmp_path), columns=["nope"])
 
 
-def test_rows_can_be_counted_without_columns(reader: Reader, tmp_path: Path) -> None:
+def test_rows_can_be_counted_without_columns(reader: Reader, tmp_path: Path, way: str) -> None:
     stream = scan(reader, materialise("changes", tmp_path), columns=[])
     assert sum(batch.num_rows for batch in stream) == 31
 
@@ -112,13 +120,13 @@ def test_an_empty_table_has_a_schema_and_no_rows(reader: Reader, tmp_path: Path)
     assert list(stream) == []
 
 
-def test_rows_come_in_the_order_in_which_they_were_written(reader: Reader, tmp_path: Path) -> None:
+def test_rows_come_in_the_order_in_which_they_were_written(reader: Reader, tmp_path: Path, way: str) -> None:
     found = materialise("changes", tmp_path)
     snapshot = found.metadata.snapshots[4]
     assert ids(scan(reader, found, snapshot.id))[:-2] == [n for n in range(30) if n not in (2, 3, 5, 12, 13)]
 
 
-def test_a_scan_can_be_restricted_to_rows_or_leave_rows_out(reader: Reader, tmp_path: Path) -> None:
+def test_a_scan_can_be_restricted_to_rows_or_leave_rows_out(reader: Reader, tmp_path: Path, way: str) -> None:
     found = materialise("changes", tmp_path)
     every = {row["rowid"]: row["id"] for row in rows(scan(reader, found, row_id=True))}
     chosen = np.array([20, 0, 11, 12, 999_999, 3], dtype=np.int64)
@@ -156,7 +164,7 @@ BIGINT, VARCHAR, DOUBLE = SqlType("BIGINT"), SqlType("VARCHAR"), SqlType("DOUBLE
     ],
 )
 def test_filters_are_applied_while_reading(
-    reader: Reader, tmp_path: Path, predicate: Predicate, kept: list[int] | None
+    reader: Reader, tmp_path: Path, predicate: Predicate, kept: list[int] | None, way: str
 ) -> None:
     found = materialise("changes", tmp_path)
     every = ids(scan(reader, found))
@@ -212,7 +220,7 @@ def test_files_with_equality_deletes_are_left_to_spark(reader: Reader, tmp_path:
         scan(reader, found)
 
 
-def test_files_that_are_gone_are_a_conflict(reader: Reader, tmp_path: Path) -> None:
+def test_files_that_are_gone_are_a_conflict(reader: Reader, tmp_path: Path, way: str) -> None:
     found = materialise("evolved", tmp_path)
     stream = scan(reader, found)
     for path in (found.folder / "data").glob("*.parquet"):
@@ -276,6 +284,7 @@ def test_an_instance_that_broke_is_replaced(reader: Reader, tmp_path: Path, monk
         return open_one(database)
 
     monkeypatch.setattr(DuckDB, "_open", counted)
+    monkeypatch.setattr(direct, "arrow_type", lambda kind: None)
     assert len(ids(scan(reader, found))) == 31
 
     def broken(*args: object, **options: object) -> str:

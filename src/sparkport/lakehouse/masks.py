@@ -1,0 +1,123 @@
+"""Filters so simple that Arrow finds the same rows by them as DuckDB does, without a query to set up.
+
+Comparisons of whole numbers, texts, dates and timestamps with constants, and what AND and OR make of them. Floating
+point is left out: the two do not agree on NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sparkport.catalog.expressions import (
+    And,
+    Between,
+    Column,
+    Comparison,
+    Expression,
+    In,
+    IsNotNull,
+    IsNull,
+    Literal,
+    Or,
+    SqlType,
+)
+
+__all__ = ["Mask", "compile_mask"]
+
+Mask: TypeAlias = Callable[[Mapping[str, pa.Array]], pa.Array]
+"""From columns by their names in small letters to a flag for each row; null means no."""
+
+_INTEGERS = frozenset(["TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"])
+_KINDS: dict[str, tuple[frozenset[str], pa.DataType, pa.DataType]] = {
+    # Which literals a column is compared with, the type they have as plain numbers or text, and the column's own.
+    "int": (_INTEGERS, pa.int32(), pa.int32()),
+    "long": (_INTEGERS, pa.int64(), pa.int64()),
+    "string": (frozenset({"VARCHAR"}), pa.string(), pa.string()),
+    "date": (frozenset({"DATE"}), pa.int32(), pa.date32()),
+    "timestamp": (frozenset({"TIMESTAMP"}), pa.int64(), pa.timestamp("us")),
+    "timestamptz": (frozenset({"TIMESTAMP WITH TIME ZONE"}), pa.int64(), pa.timestamp("us", "UTC")),
+}
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "=": pc.equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+    "<>": pc.not_equal,
+}
+_FLIPPED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+def compile_mask(expr: Expression, kinds: Mapping[str, str]) -> Mask | None:
+    """The filter as a function of columns; None where any part of it is more than this understands.
+
+    ``kinds`` has the Iceberg types of the columns by their names in small letters.
+    """
+    match expr:
+        case And(nodes) if nodes:
+            return _combined(nodes, kinds, pc.and_kleene)
+        case Or(nodes) if nodes:
+            return _combined(nodes, kinds, pc.or_kleene)
+        case IsNull(Column(name)) if name.lower() in kinds:
+            return lambda columns: pc.is_null(columns[name.lower()])
+        case IsNotNull(Column(name)) if name.lower() in kinds:
+            return lambda columns: pc.is_valid(columns[name.lower()])
+        case Comparison(op, Column() as column, Literal() as literal) if op in _COMPARE:
+            return _comparison(op, column, literal, kinds)
+        case Comparison(op, Literal() as literal, Column() as column) if op in _FLIPPED:
+            return _comparison(_FLIPPED[op], column, literal, kinds)
+        case In(Column() as column, values) if values:
+            return _membership(column, values, kinds)
+        case Between(Column() as column, Literal() as low, Literal() as high, low_too, high_too):
+            lower = Comparison(">=" if low_too else ">", column, low)
+            return _combined([lower, Comparison("<=" if high_too else "<", column, high)], kinds, pc.and_kleene)
+        case _:
+            return None
+
+
+def _combined(nodes: Sequence[Expression], kinds: Mapping[str, str], combine: Callable[[Any, Any], Any]) -> Mask | None:
+    masks = [mask for node in nodes if (mask := compile_mask(node, kinds)) is not None]
+    if len(masks) < len(nodes):
+        return None
+    return lambda columns: reduce(combine, (mask(columns) for mask in masks))
+
+
+def _comparison(op: str, column: Column, literal: Literal, kinds: Mapping[str, str]) -> Mask | None:
+    values = _values(column, [literal], kinds)
+    if values is None:
+        return None
+    name, compare, wanted = column.name.lower(), _COMPARE[op], values[0]
+    return lambda columns: compare(columns[name], wanted)
+
+
+def _membership(column: Column, nodes: Sequence[Expression], kinds: Mapping[str, str]) -> Mask | None:
+    literals = [node for node in nodes if isinstance(node, Literal)]
+    values = _values(column, literals, kinds) if len(literals) == len(nodes) else None
+    if values is None:
+        return None
+    name = column.name.lower()
+    return lambda columns: pc.is_in(columns[name], value_set=values)
+
+
+def _values(column: Column, literals: Sequence[Literal], kinds: Mapping[str, str]) -> pa.Array | None:
+    """The constants in the column's own type; None where nobody says that it is compared as what it is, or by NULL."""
+    known = _KINDS.get(kinds.get(column.name.lower(), ""))
+    if known is None:
+        return None
+    names, plain, own = known
+    if not all(_is_alike(column.type, literal, names) for literal in literals):
+        return None
+    try:
+        return pa.array([literal.value for literal in literals], plain).view(own)
+    except (pa.ArrowException, OverflowError):  # a number that the column cannot hold
+        return None
+
+
+def _is_alike(seen: SqlType | None, literal: Literal, names: frozenset[str]) -> bool:
+    right = str if "VARCHAR" in names else int
+    return seen is not None and {seen.id, literal.type.id} <= names and type(literal.value) is right
