@@ -48,7 +48,6 @@ class Ability(Enum):
     VERSIONS = "versions"
     STATISTICS = "statistics"
     DDL = "create, alter and drop"
-    DEFAULTS_IN_OLD_ROWS = "an added column's default is in the rows that were there"
     OWN_DDL = "a transaction sees what its own session has created since"
     CHECKED_COLUMNS = "a column that a check needs stays"
     PLANNED_MOMENT = "a planned scan reads what it was planned for"
@@ -201,9 +200,6 @@ ENGINES: tuple[EngineUnderTest, ...] = (
     EngineUnderTest(
         name="lakehouse",
         make=_lakehouse,
-        gaps={
-            Ability.DEFAULTS_IN_OLD_ROWS: notimpl("an added column is NULL in the files that were there"),
-        },
     ),
     EngineUnderTest(
         name="static",

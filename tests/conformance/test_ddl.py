@@ -195,7 +195,6 @@ def test_a_name_can_be_used_again_and_shows_nothing_of_the_table_before(engine: 
 # Columns
 
 
-@pytest.mark.needs(Ability.DEFAULTS_IN_OLD_ROWS)
 def test_an_added_column_has_its_default_in_the_rows_that_are_there(engine: EngineUnderTest) -> None:
     ground = engine.make({"t": numbers(1, 3)})
     alter(
@@ -209,6 +208,24 @@ def test_an_added_column_has_its_default_in_the_rows_that_are_there(engine: Engi
         alter(ground, AddColumn(pa.field("NOTE", pa.int64())))
     alter(ground, AddColumn(pa.field("NOTE", pa.int64()), if_not_exists=True))
     assert columns(ground).field("note").type == pa.string()
+
+
+def test_a_column_with_a_default_can_be_not_null_and_the_default_be_dropped_afterwards(
+    engine: EngineUnderTest,
+) -> None:
+    ground = engine.make({"t": numbers(1, 3)})
+    alter(ground, AddColumn(pa.field("level", pa.int32(), nullable=False, metadata={"default": "7"})))
+    assert not columns(ground).field("level").nullable
+    alter(ground, SetDefault("level", "8"))
+    assert [row["level"] for row in rows(ground)] == [7, 7]
+    alter(ground, SetDefault("level", None), DropNotNull("level"))
+    assert [row["level"] for row in rows(ground)] == [7, 7]
+
+
+def test_a_field_that_is_added_has_its_default_in_structs_that_are_there(engine: EngineUnderTest) -> None:
+    ground = engine.make({"t": pa.table({"s": pa.array([{"a": 1}, None], pa.struct([("a", pa.int32())]))})})
+    alter(ground, AddField(("s",), pa.field("b", pa.string(), metadata={"default": "'new'"})))
+    assert [row["s"] for row in rows(ground)] == [{"a": 1, "b": "new"}, None]
 
 
 def test_a_column_that_must_not_be_null_is_not_added_to_rows_without_a_default(engine: EngineUnderTest) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
 from tests.lakehouse.handles import NOBODY, Handle, create, main_of, version
 from tests.support.lakehouse import Lake, lakehouse
 
-from sparkport.catalog import AsOf, AsOfUnit
+from sparkport.catalog import AsOf, AsOfUnit, ScanRequest, as_scan
 from sparkport.catalog.ddl import (
     AddColumn,
+    Alteration,
     ChangeType,
     DropColumn,
     OnConflict,
@@ -22,7 +25,18 @@ from sparkport.catalog.ddl import (
     TableDefinition,
 )
 from sparkport.catalog.defaults import default_of
-from sparkport.errors import AlreadyExists, ConstraintViolation, TableNotFound, Unsupported, VersionNotFound
+from sparkport.client import connect
+from sparkport.errors import (
+    AlreadyExists,
+    ConstraintViolation,
+    FailedPrecondition,
+    InvalidArgument,
+    TableNotFound,
+    Unsupported,
+    VersionNotFound,
+)
+from sparkport.lakehouse.numbers import number_of
+from sparkport.testing import serving
 
 ROWS = pa.table({"id": pa.array([1, 2, None], pa.int32()), "big": pa.array([2**64 - 1, 0, None], pa.uint64())})
 
@@ -104,3 +118,83 @@ def test_a_snapshot_id_is_a_version_too(lake: Lake) -> None:
     table.alter(RenameColumn("id", "key"))
     found = table.read(at=AsOf(AsOfUnit.VERSION, str(snapshot)))
     assert found.drop_columns(["rowid"]).equals(ROWS)
+
+
+def test_versions_older_than_the_log_of_metadata_are_found_as_long_as_their_rows_are_kept(lake: Lake) -> None:
+    table = create(lake, "long_ago", ROWS)
+    table.sql("ALTER TABLE {t} SET TBLPROPERTIES ('write.metadata.previous-versions-max' = '2')")
+    history = {1: table.read()}
+    moments = {1: _now()}
+
+    def step(change: Callable[[], object]) -> None:
+        change()
+        number = number_of(table.table()._version.metadata)
+        history[number], moments[number] = table.read(), _now()
+
+    step(lambda: table.insert(ROWS))
+    step(lambda: table.alter(AddColumn(pa.field("more", pa.int32(), metadata={"default": "7"}))))
+    step(lambda: table.sql("INSERT INTO {t} VALUES (8, 9, 10)"))
+    step(lambda: table.alter(RenameColumn("id", "key")))
+    step(lambda: table.delete([next(iter(table.sparkport()))]))
+    step(lambda: table.alter(DropColumn("big")))
+    step(lambda: table.sql("DELETE FROM {t} WHERE key = 8"))
+    assert list(history) == list(range(1, 9))
+    assert len(table.table()._version.metadata.metadata_log) == 2
+    for number, rows in history.items():
+        for at in (version(number), moments[number]):
+            found = table.read(at=at)
+            assert (at, found.schema.names, found.schema.types) == (at, rows.schema.names, rows.schema.types)
+            assert found.to_pylist() == rows.to_pylist()
+    assert table.read(at=version(0)).num_rows == 0
+    assert table.table().schema_at(NOBODY, version(0)).names == ["id", "big", "rowid"]
+    gone = [entry["snapshot-id"] for entry in table.table()._version.metadata.snapshot_log[:2]]
+    table.sql(
+        f"CALL {lake.catalog}.system.expire_snapshots(table => 'main.long_ago', "
+        f"snapshot_ids => array({', '.join(map(str, gone))}), older_than => TIMESTAMP '1980-01-01')"
+    )
+    for at in (version(1), version(2), version(3), moments[1], moments[3]):
+        with pytest.raises(VersionNotFound, match="the oldest is"):
+            table.read(at=at)
+    with pytest.raises(VersionNotFound, match="the oldest is 4"):
+        table.read(at=version(2))
+    assert table.read(at=version(4)).to_pylist() == history[4].to_pylist()
+    assert table.read(at=moments[4]).to_pylist() == history[4].to_pylist()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        DropColumn("id"),
+        DropColumn("big"),
+        RenameColumn("big", "large"),
+        AddColumn(pa.field("more", pa.int32())),
+        ChangeType("id", pa.int64()),
+    ],
+    ids=lambda change: f"{type(change).__name__} {getattr(change, 'name', '')}",
+)
+def test_a_scan_that_was_planned_before_an_alteration_reads_the_columns_of_its_plan_or_says_so(
+    lake: Lake, change: Alteration
+) -> None:
+    name = "planned"
+    main_of(lake).create_table(NOBODY, TableDefinition(name=name, columns=ROWS.schema), OnConflict.REPLACE)
+    table = Handle(lake, name)
+    table.insert(ROWS)
+    (part,) = table.table().plan(NOBODY, ScanRequest(columns=("id", "big")))
+    with serving(lake.opened.catalog) as server, connect(server.location) as client:
+        scan = client.scan(f"main.{name}", columns=["id", "big"])
+        table.alter(change)
+        planned = as_scan(table.table().scan(NOBODY, part))
+        assert pa.Table.from_batches(list(planned)).equals(ROWS)
+        if isinstance(change, AddColumn):
+            assert scan.read_all().equals(ROWS)
+        else:
+            with pytest.raises((InvalidArgument, FailedPrecondition), match=r"column '(id|big)'"):
+                scan.read_all()
+
+
+def _now() -> AsOf:
+    """A moment after what was committed and before what comes: commits are told apart by the millisecond."""
+    start = time.time_ns() // 1_000_000
+    while time.time_ns() // 1_000_000 <= start + 1:
+        pass
+    return AsOf(AsOfUnit.TIMESTAMP, datetime.fromtimestamp((start + 1) / 1000, UTC).isoformat())

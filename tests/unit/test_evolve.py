@@ -145,6 +145,11 @@ def test_fields_change_at_any_depth_and_null_structs_stay_null() -> None:
         None,
         {"a": None, "in": None},
     ]
+    assert column(AddField(("s",), pa.field("z", pa.int8(), metadata={"default": "3"})), "s") == [
+        {"a": 1, "in": {"x": 5, "y": "q"}, "z": 3},
+        None,
+        {"a": None, "in": None, "z": 3},
+    ]
     assert column(DropField(("S", "IN", "X")), "s")[0] == {"a": 1, "in": {"y": "q"}}
     assert column(RenameField(("s", "in"), "inner"), "s")[0] == {"a": 1, "inner": {"x": 5, "y": "q"}}
 

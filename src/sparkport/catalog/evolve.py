@@ -196,7 +196,7 @@ def _evolve_array(array: pa.Array, change: _Nested, path: tuple[str, ...]) -> pa
     fields = [array.type.field(index) for index in range(array.type.num_fields)]
     columns = [array.field(index) for index in range(len(fields))]
     if isinstance(change, AddField) and not path:
-        columns.append(pa.nulls(len(array), change.field.type))
+        columns.append(default_values(change.field, len(array)))
     else:
         index = _field_index(fields, path[0])
         if index is not None and (len(path) > 1 or isinstance(change, AddField)):

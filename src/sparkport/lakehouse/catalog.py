@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from sparkport.catalog.constraints import require_checks
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.ddl import MutableCatalog, MutableSchema, OnConflict, TableDefinition, check_new_names
+from sparkport.catalog.defaults import require_default
 from sparkport.catalog.model import CatalogVersion, Schema, find_by_name
 from sparkport.catalog.table import Table
 from sparkport.errors import AlreadyExists, SchemaNotFound, TableNotFound
@@ -74,8 +75,10 @@ class LakehouseSchema(MutableSchema):
             if on_conflict is OnConflict.IGNORE:
                 return existing
             if on_conflict is OnConflict.ERROR:
-                raise AlreadyExists(f"table '{self.name}.{definition.name}' already exists")
+                raise AlreadyExists(f"table '{self.name}.{existing.name}' already exists")
         check_new_names(definition.columns)
+        for column in definition.columns:
+            require_default(column)
         require_checks(definition.checks, definition.columns)
         columns = new_columns(definition.columns)
         properties = {**_TABLE_PROPERTIES, **{key: value for key, value in columns.properties().items() if value}}

@@ -11,7 +11,9 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["Json", "evolve_schema", "move_main", "new_table", "set_properties"]
+from sparkport.lakehouse.numbers import numbered
+
+__all__ = ["Json", "drop_ref", "evolve_schema", "move_main", "new_table", "set_properties"]
 
 Json = dict[str, Any]
 
@@ -73,6 +75,13 @@ def move_main(metadata: Mapping[str, Any], snapshot_id: int, *, previous: str) -
     return after
 
 
+def drop_ref(metadata: Mapping[str, Any], name: str, *, previous: str | None = None) -> Json:
+    """Without a branch or tag; ``previous`` as above, None for metadata that has been changed already."""
+    after = dict(metadata) if previous is None else _changed(metadata, previous)
+    after["refs"] = {ref: target for ref, target in after.get("refs", {}).items() if ref != name}
+    return after
+
+
 def evolve_schema(
     metadata: Mapping[str, Any],
     fields: Sequence[Json],
@@ -92,7 +101,8 @@ def evolve_schema(
     after["current-schema-id"] = known["schema-id"]
     after["last-column-id"] = max(last_column_id, after["last-column-id"])
     _merge(after, properties or {})
-    return after
+    # No log tells changes of the schema, and catalogs that write metadata themselves do not count them.
+    return numbered(after)
 
 
 def set_properties(metadata: Mapping[str, Any], properties: Mapping[str, str | None], *, previous: str) -> Json:

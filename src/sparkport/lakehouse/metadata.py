@@ -35,6 +35,10 @@ class Snapshot:
     first_row_id: int | None
     added_rows: int | None
 
+    @property
+    def operation(self) -> str:
+        return self.summary.get("operation", "")
+
 
 class TableMetadata:
     """A read-only view over the metadata JSON, which keeps the keys that nobody here knows."""
@@ -114,6 +118,9 @@ class TableMetadata:
     @property
     def snapshots(self) -> tuple[Snapshot, ...]:
         return tuple(map(_snapshot, self._snapshots.values()))
+
+    def has_snapshot(self, snapshot_id: int) -> bool:
+        return snapshot_id in self._snapshots
 
     def snapshot(self, snapshot_id: int) -> Snapshot:
         found = self._snapshots.get(snapshot_id)

@@ -1,21 +1,21 @@
 """A table as one metadata file describes it: columns, rows, statistics, history. It never changes, so it is shared.
 
-History is told in the numbers of ``AT (VERSION => n)``: 0 is the table as it was made, and every commit that moved
-``main`` or changed the schema counts one, whoever made it. The number is kept in a property of the metadata, next to
-what it was counted for, so that it goes on where old metadata has been dropped and where others have committed.
+History is told in the numbers of ``AT (VERSION => n)``: see ``numbers.py``. As long as the metadata of a version is in
+the table's log of metadata, that is what tells about it; of older ones the newest metadata knows rows and columns.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.expressions import Expression, conjunction, conjuncts, referenced_columns
@@ -25,7 +25,7 @@ from sparkport.errors import InvalidArgument, NotFound, Unsupported, VersionNotF
 from sparkport.lakehouse.columns import CHECKS, Columns, Json, read_columns
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.metadata import TableMetadata, load
-from sparkport.lakehouse.numbers import number_of
+from sparkport.lakehouse.numbers import number_of, versions
 from sparkport.lakehouse.plan import DataFile, SnapshotPlan, plan, split
 from sparkport.lakehouse.pointers import TableName
 from sparkport.lakehouse.read import SEQUENCE, Reader, RowStream
@@ -109,7 +109,13 @@ class TableVersion:
 
     @cached_property
     def columns(self) -> Columns:
-        return read_columns(self.schema, self.metadata.properties, int(self.metadata.json.get("last-column-id", 0)))
+        return read_columns(
+            self.schema,
+            self.metadata.properties,
+            int(self.metadata.json.get("last-column-id", 0)),
+            has_rows=self.snapshot_id is not None,
+            keeps_defaults=self.format_version >= 3,
+        )
 
     @cached_property
     def checks(self) -> tuple[str, ...]:
@@ -157,6 +163,23 @@ class TableVersion:
             if field["source-id"] in names and field["source-id"] not in kept:
                 raise Unsupported(f"the table is partitioned or sorted by column '{names[field['source-id']]}'")
 
+    def same_rows_as(self, earlier: TableVersion) -> bool:
+        """Whether the table has the same rows and columns that it had: compaction leaves it so."""
+        if self.uuid != earlier.uuid or not self.columns.takes_rows_of(earlier.columns):
+            return False
+        at = self.snapshot_id
+        while at != earlier.snapshot_id:
+            if at is None:
+                return False
+            try:
+                snapshot = self.metadata.snapshot(at)
+            except NotFound:
+                return False
+            if snapshot.operation != "replace":
+                return False
+            at = snapshot.parent_id
+        return True
+
     # Rows
 
     def parts(self, request: ScanRequest) -> Sequence[str]:
@@ -171,7 +194,15 @@ class TableVersion:
             start += len(piece)
         return parts
 
-    def scan(self, request: ScanRequest, part: str | None, ctx: CallContext) -> Scan:
+    @property
+    def needs_spark(self) -> bool:
+        """Whether only Spark reads the rows right."""
+        return self._plan.needs_spark
+
+    def scan(
+        self, request: ScanRequest, part: str | None, ctx: CallContext, *, without: NDArray[np.int64] | None = None
+    ) -> Scan:
+        """``without`` are ids of rows to leave out, where Spark is not needed."""
         if self._plan.needs_spark:
             return self.loader.spill(self, request)
         declared = self.columns.declared
@@ -181,18 +212,18 @@ class TableVersion:
             filter=self._pushable(request.filter),
             row_id=request.selects(ROW_ID) and self.has_row_ids,
             files=None if part is None else _files(self._plan.files, part),
+            without=without,
         )
         total = stream.total_rows if request.filter is None else None
         return Scan(self._declared(stream, names), total_rows=total, close=stream.close)
 
-    def rows(self, *, row_ids: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        """Whole rows by their ids, in no order, with a column ``rowid``."""
-        names = self.columns.declared.names
-        stream = self._stream(names, row_ids=row_ids, row_id=True)
-        try:
-            yield from self._declared(stream, names)
-        finally:
-            stream.close()
+    def stored_rows(self, names: Sequence[str], *, row_ids: NDArray[np.int64]) -> RowStream:
+        """Rows by their ids as they are stored, with a column ``rowid``; the caller closes the stream."""
+        return self._stream(names, row_ids=row_ids, row_id=True)
+
+    def as_declared(self, batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Stored columns of these names, and whatever columns follow them, as clients know their types."""
+        return self._declared(batches, names)
 
     def lineage(self, row_ids: Sequence[int]) -> dict[int, int]:
         """Of these rows the ones that are there, each with the number of the commit that changed it last."""
@@ -214,10 +245,11 @@ class TableVersion:
         names: Sequence[str],
         *,
         filter: Expression | None = None,  # noqa: A002 - the word of scan requests
-        row_ids: Sequence[int] | None = None,
+        row_ids: Sequence[int] | NDArray[np.int64] | None = None,
         row_id: bool = False,
         sequence: bool = False,
         files: Sequence[DataFile] | None = None,
+        without: NDArray[np.int64] | None = None,
     ) -> RowStream:
         chosen = self._plan if files is None else self._plan.only(files)
         return self.loader.reader.scan(
@@ -227,11 +259,12 @@ class TableVersion:
             columns=list(names),
             filter=filter,
             row_ids=None if row_ids is None else np.array(row_ids, np.int64),
+            without=without,
             row_id=row_id,
             sequence=sequence,
         )
 
-    def _declared(self, stream: RowStream, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def _declared(self, stream: Iterable[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Rows as clients know their types."""
         declared = [self.columns.declared.field(name) for name in names]
         fields = [self.columns.field(name) for name in names]
@@ -285,9 +318,14 @@ class TableVersion:
         oldest = number_of(self.metadata)
         for version in self._history():
             found = number_of(version.metadata)
-            if found == number:
+            if found == number and self._keeps(version.snapshot_id):
                 return version
-            oldest = min(oldest, found)
+            oldest = min(oldest, found) if self._keeps(version.snapshot_id) else oldest
+        for known in versions(self.metadata):
+            if self._keeps(known.snapshot_id, known.schema_id):
+                if known.number == number:
+                    return self._moment(known.snapshot_id, known.schema_id)
+                oldest = min(oldest, known.number)
         raise VersionNotFound(f"table '{self.name[1]}' has no version {number}; the oldest is {oldest}")
 
     def _at_time(self, text: str) -> TableVersion:
@@ -297,25 +335,54 @@ class TableVersion:
             raise InvalidArgument(f"'{text}' is not a timestamp") from exc
         moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
         limit = moment.timestamp() * 1000
-        oldest = self.metadata
+        oldest = self.metadata.last_updated_ms
         for version in self._history():
+            kept = self._keeps(version.snapshot_id)
             if version.metadata.last_updated_ms <= limit:
-                return version
-            oldest = version.metadata
-        when = datetime.fromtimestamp(oldest.last_updated_ms / 1000, UTC).isoformat()
+                if kept:
+                    return version
+                break
+            oldest = min(oldest, version.metadata.last_updated_ms) if kept else oldest
+        else:
+            for time, snapshot_id, schema_id in self._moments():
+                kept = self._keeps(snapshot_id, schema_id)
+                if time <= limit:
+                    if kept:
+                        return self._moment(snapshot_id, schema_id)
+                    break
+                oldest = min(oldest, time) if kept else oldest
+        when = datetime.fromtimestamp(oldest / 1000, UTC).isoformat()
         raise VersionNotFound(f"table '{self.name[1]}' has no version at {text}; the oldest is of {when}")
 
+    def _moment(self, snapshot_id: int | None, schema_id: int | None) -> TableVersion:
+        return TableVersion(self.name, self.metadata, self.loader, (snapshot_id,), schema_id)
+
+    def _moments(self) -> Iterator[tuple[int, int | None, int | None]]:
+        """Commits by their times, newest first, as far back as the newest metadata knows of them."""
+        passed = None
+        for known in versions(self.metadata):
+            if known.timestamp_ms is not None:
+                passed = known.timestamp_ms
+                yield known.timestamp_ms, known.snapshot_id, known.schema_id
+        for move in reversed(self.metadata.snapshot_log):
+            if passed is None or move["timestamp-ms"] < passed:
+                kept = self._keeps(move["snapshot-id"])
+                schema_id = self.metadata.snapshot(move["snapshot-id"]).schema_id if kept else None
+                yield move["timestamp-ms"], move["snapshot-id"], schema_id
+
+    def _keeps(self, snapshot_id: int | None, schema_id: int | None = None) -> bool:
+        """Whether rows and columns of a version have not been cleaned away."""
+        there = snapshot_id is None or self.metadata.has_snapshot(snapshot_id)
+        return there and (schema_id is None or schema_id in self.metadata.schemas)
+
     def _history(self) -> Iterator[TableVersion]:
-        """This version and those before it, as far as their metadata is still there and their rows have not expired."""
+        """This version and those before it, as far as their metadata is still there; their rows may have expired."""
         yield self
-        left = {None, *(item["snapshot-id"] for item in self.metadata.json.get("snapshots") or ())}
         for entry in reversed(self.metadata.metadata_log):
             try:
-                version = self.loader.load(self.name, entry["metadata-file"])
+                yield self.loader.load(self.name, entry["metadata-file"])
             except NotFound:
                 return
-            if version.snapshot_id in left:
-                yield version
 
 
 def _files(files: Sequence[DataFile], part: str) -> Sequence[DataFile]:

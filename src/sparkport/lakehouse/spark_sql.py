@@ -8,11 +8,16 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
-__all__ = ["literal", "quoted"]
+__all__ = ["literal", "quoted", "text_literal"]
 
 
 def quoted(*names: str) -> str:
     return ".".join("`" + name.replace("`", "``") + "`" for name in names)
+
+
+def text_literal(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def literal(value: Any, kind: str) -> str:

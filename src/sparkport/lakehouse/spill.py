@@ -13,9 +13,11 @@ import pyarrow.parquet as pq
 from sparkport.catalog.scan import Scan, ScanRequest
 from sparkport.catalog.table import ROW_ID
 from sparkport.errors import NotFound, Unsupported
+from sparkport.lakehouse.columns import Json
+from sparkport.lakehouse.defaults import INITIAL
 from sparkport.lakehouse.snapshot import TableVersion
 from sparkport.lakehouse.spark import Sessions, translated
-from sparkport.lakehouse.spark_sql import quoted
+from sparkport.lakehouse.spark_sql import quoted, text_literal
 from sparkport.lakehouse.staging import Staging
 from sparkport.lakehouse.storage import from_stored
 from sparkport.lakehouse.types import spark_type, stored_type
@@ -61,7 +63,7 @@ def _selected(version: TableVersion, names: list[str]) -> Iterator[str]:
         field = version.columns.field(name)
         old, kind = then.get(field["id"]), spark_type(field["type"])
         if old is None:
-            yield f"CAST(NULL AS {kind}) AS {quoted(name)}"
+            yield f"CAST({_default(field)} AS {kind}) AS {quoted(name)}"
         elif old["type"] == field["type"]:
             yield f"{quoted(old['name'])} AS {quoted(name)}"
         elif isinstance(old["type"], str) and isinstance(field["type"], str):
@@ -70,6 +72,17 @@ def _selected(version: TableVersion, names: list[str]) -> Iterator[str]:
             raise Unsupported(
                 f"column '{name}' has been changed inside, and the table has equality deletes: compact it first"
             )
+
+
+def _default(field: Json) -> str:
+    """What rows have in a column that came after them."""
+    value = field.get(INITIAL)
+    if value is None:
+        return "NULL"
+    if isinstance(value, str):
+        is_bytes = field["type"] == "binary" or str(field["type"]).startswith("fixed")
+        return f"X'{value}'" if is_bytes else text_literal(value)
+    return str(value).lower()
 
 
 def _batches(folder: Path, version: TableVersion, names: list[str], *, with_ids: bool) -> Iterator[pa.RecordBatch]:

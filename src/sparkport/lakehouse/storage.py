@@ -16,7 +16,7 @@ from sparkport.errors import FailedPrecondition, InvalidArgument, ResourceExhaus
 from sparkport.lakehouse.type_table import is_list
 from sparkport.lakehouse.types import stored_type
 
-__all__ = ["from_stored", "to_stored"]
+__all__ = ["conformed_batch", "from_stored", "to_stored"]
 
 _INFINITE = 2**63 - 1
 """DuckDB's infinity in timestamps of any unit; the negative of it is the other one."""
@@ -45,6 +45,15 @@ def from_stored(column: pa.Array, declared: pa.Field, iceberg_field: dict[str, A
         raise FailedPrecondition(
             f"column '{declared.name}' ({stored}) has a value that {declared.type} cannot hold: {exc}"
         ) from exc
+
+
+def conformed_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Stored columns that DuckDB has handed through, in the very types and under the names that they are staged in."""
+    columns = [
+        pa.nulls(len(column)) if pa.types.is_null(field.type) else _store(column, field.type)
+        for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _store(column: pa.Array, stored: pa.DataType) -> pa.Array:

@@ -8,13 +8,23 @@ import pyarrow as pa
 
 from sparkport.catalog.constraints import require_checks
 from sparkport.catalog.context import CallContext
-from sparkport.catalog.ddl import AlterableTable, Alteration, SetComment, SetNotNull
+from sparkport.catalog.ddl import (
+    AddColumn,
+    AlterableTable,
+    Alteration,
+    ChangeType,
+    SetComment,
+    SetDefault,
+    SetNotNull,
+)
+from sparkport.catalog.defaults import require_default
 from sparkport.catalog.scan import AsOf, Scan, ScanRequest
 from sparkport.catalog.statement import Change, ChangeableTable, Statement, StatementRequest
 from sparkport.catalog.table import ColumnStatistics, StatisticsTable, VersionedTable, row_id_field
 from sparkport.errors import Conflict, ConstraintViolation, FailedPrecondition, InvalidArgument, TableNotFound
 from sparkport.lakehouse.edits import evolve_schema, set_properties
 from sparkport.lakehouse.engine import LakeEngine
+from sparkport.lakehouse.overlay import scan_with
 from sparkport.lakehouse.pointers import Edit, Moved
 from sparkport.lakehouse.snapshot import TableVersion
 from sparkport.lakehouse.statement import LakeStatement
@@ -39,7 +49,12 @@ class LakeTable(ChangeableTable, StatisticsTable, VersionedTable, AlterableTable
     def scan(self, ctx: CallContext, request: ScanRequest) -> Scan:
         version = self._version_of(ctx, request)
         _, _, files = request.part.partition(b"\n")
-        return version.scan(request, files.decode() or None, ctx)
+        part = files.decode() or None
+        if request.at is not None:
+            return version.scan(request, part, ctx)
+        names = version.columns.declared.names
+        own = self._engine.own_rows(ctx, version, tuple(at for at, name in enumerate(names) if request.selects(name)))
+        return version.scan(request, part, ctx) if own is None else scan_with(own, version, request, part, ctx)
 
     def plan(self, ctx: CallContext, request: ScanRequest) -> Sequence[ScanRequest]:
         """Parts that remember the version they were planned for, whatever is committed in between."""
@@ -48,9 +63,11 @@ class LakeTable(ChangeableTable, StatisticsTable, VersionedTable, AlterableTable
         return [request.with_part(location + b"\n" + part.encode()) for part in version.parts(request)]
 
     def row_count(self, ctx: CallContext) -> int | None:
-        return self._version.row_count()
+        return None if self._engine.has_own_rows(ctx, self._version.name) else self._version.row_count()
 
     def column_statistics(self, ctx: CallContext, column: str) -> ColumnStatistics | None:
+        if self._engine.has_own_rows(ctx, self._version.name):
+            return None  # bounds that do not hold for the transaction's own rows would hide them
         return self._version.statistics(column)
 
     def schema_at(self, ctx: CallContext, at: AsOf) -> pa.Schema:
@@ -87,6 +104,9 @@ class LakeTable(ChangeableTable, StatisticsTable, VersionedTable, AlterableTable
         columns = current.columns.altered(alteration)
         if columns is current.columns:
             return None
+        if isinstance(alteration, AddColumn | ChangeType | SetDefault):
+            for column in columns.declared:
+                require_default(column)
         current.check_still_used(columns)
         require_checks(current.checks, columns.declared)
         if isinstance(alteration, SetNotNull) and current.has_null(alteration.name):
