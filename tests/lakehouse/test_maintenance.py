@@ -7,88 +7,23 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.lakehouse.maintained import AT_ONCE, NAME, SCHEMA, Rig, busy
 from tests.support.lakehouse import Lake, lakehouse
 
 from sparkport.catalog.context import CallContext
-from sparkport.catalog.ddl import MutableSchema, OnConflict, TableDefinition
 from sparkport.catalog.scan import AsOf, AsOfUnit, ScanRequest, as_scan
 from sparkport.catalog.statement import Change, ChangeableTable, StatementRequest
 from sparkport.errors import FailedPrecondition, InvalidArgument, TableNotFound, VersionNotFound
-from sparkport.lakehouse.maintenance import Maintenance
-from sparkport.lakehouse.maintenance_plan import MaintenanceSettings
+from sparkport.lakehouse.durable import new_files
+from sparkport.lakehouse.files import local_path
 from sparkport.lakehouse.maintenance_thread import MaintenanceThread
-from sparkport.lakehouse.metadata import TableMetadata, load
-from sparkport.lakehouse.numbers import number_of
 from sparkport.lakehouse.plan import plan
 from sparkport.lakehouse.upgrade import upgrade_table
 
-SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
-NAME = ("main", "events")
-AT_ONCE = MaintenanceSettings(
-    small_files=3, retention_seconds=0, grace_seconds=0, staged_seconds=0, metadata_seconds=0, max_manifests=2
-)
-"""Nothing is too young to go."""
-
-
-class Rig:
-    """One table in a lakehouse, and what tests do to it."""
-
-    def __init__(self, lake: Lake) -> None:
-        self.lake = lake
-        self.engine = lake.opened.engine
-        schema = lake.opened.catalog.schema(CallContext(), "main")
-        assert isinstance(schema, MutableSchema)
-        self.schema = schema
-        schema.create_table(CallContext(), TableDefinition(name="events", columns=SCHEMA), OnConflict.REPLACE)
-
-    def table(self, ctx: CallContext | None = None) -> ChangeableTable:
-        found = self.schema.table(ctx or CallContext(), "events")
-        assert isinstance(found, ChangeableTable)
-        return found
-
-    def change(self, change: Change, rows: list[dict[str, Any]], ids: list[int] | None = None) -> int:
-        columns = pa.schema([]) if change is Change.DELETE else SCHEMA
-        statement = self.table().open_statement(CallContext(), StatementRequest(change=change, columns=columns))
-        batch = None if change is Change.DELETE else pa.RecordBatch.from_pylist(rows, SCHEMA)
-        statement.push(batch, None if ids is None else pa.array(ids, pa.int64()))
-        return statement.finish()
-
-    def insert(self, *ids: int) -> None:
-        assert self.change(Change.INSERT, [{"id": number, "v": f"v{number}"} for number in ids]) == len(ids)
-
-    def rows(self, ctx: CallContext | None = None, at: AsOf | None = None) -> list[tuple[int, str, int]]:
-        ctx = ctx or CallContext()
-        batches = as_scan(self.table(ctx).scan(ctx, ScanRequest(at=at)))
-        found = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
-        return sorted(found)
-
-    @property
-    def metadata(self) -> TableMetadata:
-        location = self.engine.pointers.location(NAME)
-        assert location is not None
-        return load(self.engine.files, location)
-
-    @property
-    def number(self) -> int:
-        return number_of(self.metadata)
-
-    @property
-    def data_files(self) -> int:
-        return len(plan(self.engine.files, self.metadata, self.metadata.main_snapshot_id).files)
-
-    @property
-    def folder(self) -> Path:
-        return Path(self.metadata.location)
-
-    def maintenance(self, settings: MaintenanceSettings = AT_ONCE, *, later: float = 1.0) -> Maintenance:
-        """Maintenance that takes place a moment after all that has happened."""
-        reader = self.lake.opened.maintenance._reader
-        return Maintenance(self.engine, reader, settings, clock=lambda: time.time() + later)
+pytestmark = pytest.mark.timeout(300)  # the first compaction of a Spark takes long on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -99,17 +34,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
 
 @pytest.fixture
 def rig(lake: Lake) -> Rig:
-    return Rig(lake)
-
-
-def busy(rig: Rig) -> list[tuple[int, str, int]]:
-    """A table with small files, updated and deleted rows; what is in it."""
-    for number in range(0, 12, 2):
-        rig.insert(number, number + 1)
-    ids = {row[0]: row[2] for row in rig.rows()}
-    rig.change(Change.UPDATE, [{"id": 3, "v": "new"}], [ids[3]])
-    rig.change(Change.DELETE, [], [ids[4], ids[5]])
-    return rig.rows()
+    return Rig(lake.opened)
 
 
 def test_all_steps_keep_rows_row_ids_and_version_numbers(rig: Rig) -> None:
@@ -127,7 +52,7 @@ def test_all_steps_keep_rows_row_ids_and_version_numbers(rig: Rig) -> None:
     # New rows never get the id of another.
     ids = [row[2] for row in rig.rows()]
     assert len(ids) == len(set(ids))
-    with rig.lake.spark() as spark:
+    with rig.spark() as spark:
         seen = spark.sql("SELECT id, v, _row_id FROM lake.main.events").collect()
     assert sorted(map(tuple, seen)) == rig.rows()
 
@@ -189,14 +114,14 @@ def test_a_running_scan_goes_on(rig: Rig) -> None:
 
 def test_tags_and_branches_keep_their_snapshots(rig: Rig) -> None:
     rig.insert(1)
-    with rig.lake.spark() as spark:
+    with rig.spark() as spark:
         spark.sql("ALTER TABLE lake.main.events CREATE TAG kept")
         spark.sql("ALTER TABLE lake.main.events CREATE BRANCH side")
         spark.sql("INSERT INTO lake.main.events.branch_side VALUES (50L, 'side')")
     for number in range(2, 6):
         rig.insert(number)
     rig.maintenance().run(NAME)
-    with rig.lake.spark() as spark:
+    with rig.spark() as spark:
         assert spark.sql("SELECT id FROM lake.main.events VERSION AS OF 'kept'").collect() == [(1,)]
         side = spark.sql("SELECT id FROM lake.main.events VERSION AS OF 'side' ORDER BY id").collect()
         assert side == [(1,), (50,)]
@@ -231,7 +156,7 @@ def test_what_was_staged_and_never_published_is_removed(rig: Rig) -> None:
 
 
 def test_files_of_nobody_and_forgotten_metadata_are_removed(rig: Rig) -> None:
-    with rig.lake.spark() as spark:
+    with rig.spark() as spark:
         spark.sql("ALTER TABLE lake.main.events SET TBLPROPERTIES ('write.metadata.previous-versions-max' = '3')")
     for number in range(4):
         rig.insert(number)
@@ -256,7 +181,7 @@ def test_files_of_nobody_and_forgotten_metadata_are_removed(rig: Rig) -> None:
 def test_files_are_kept_where_the_owner_says_so(rig: Rig) -> None:
     rig.insert(1)
     rig.insert(2)
-    with rig.lake.spark() as spark:
+    with rig.spark() as spark:
         spark.sql("ALTER TABLE lake.main.events SET TBLPROPERTIES ('gc.enabled' = 'false')")
     report = rig.maintenance().run(NAME, ("expire", "orphans", "metadata"))
     assert report.counts == {}
@@ -305,12 +230,24 @@ def test_the_background_looks_at_changed_tables_only(rig: Rig) -> None:
     location = rig.metadata.metadata_location
     thread.look()
     assert rig.metadata.metadata_location == location
-    with rig.lake.spark() as spark:
+    with rig.spark() as spark:
         spark.sql("ALTER TABLE lake.main.events SET TBLPROPERTIES ('sparkport.maintenance' = 'false')")
     for number in range(4):
         rig.insert(number)
     thread.look()
     assert rig.data_files == 5
+
+
+def test_what_compaction_has_written_is_synced(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.insert(1)
+    rig.insert(2)
+    synced: set[str] = set()
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.add(os.readlink(f"/proc/self/fd/{descriptor}")))
+    rig.maintenance().run(NAME, ("compact",))
+    metadata = rig.metadata
+    written = new_files(rig.engine.files, metadata.snapshot(metadata.main_snapshot_id or 0))
+    assert len(written) >= 3
+    assert {str(local_path(path)) for path in (metadata.metadata_location, *written)} <= synced
 
 
 def test_few_files_are_left_alone_in_the_background(rig: Rig) -> None:

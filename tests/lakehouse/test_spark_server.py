@@ -9,15 +9,19 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sparkport.errors import FailedPrecondition, InternalError, SparkportError, Unavailable
+from sparkport.lakehouse import heartbeat
 from sparkport.lakehouse import spark as spark_module
+from sparkport.lakehouse.heartbeat import watch
 from sparkport.lakehouse.jars import JarCache
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.spark import SparkServer, SparkState, translated
@@ -176,6 +180,49 @@ def _compute_while_it_dies(server: SparkServer, process: int) -> None:
         with ending(process):
             os.kill(process, signal.SIGKILL)
         value(session, "SELECT 1")
+
+
+def _compute_while_it_stands_still(server: SparkServer, process: int) -> None:
+    with server.session(timeout=60) as session, translated("computing"), ending(process):
+        os.killpg(process, signal.SIGSTOP)
+        value(session, "SELECT 1")
+
+
+def test_a_spark_that_no_longer_answers_is_unavailable_and_then_comes_back(
+    spark: Spark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, first = spark.server, process_id(spark.server)
+    monkeypatch.setattr(server, "_settings", replace(server._settings, silence_seconds=2.0))
+    with pytest.raises(Unavailable):
+        _compute_while_it_stands_still(server, first)
+    monkeypatch.undo()
+    assert SparkState.STARTING in spark.until(SparkState.READY)
+    assert process_id(server) != first
+    with server.session(timeout=60) as session:
+        assert value(session, "SELECT sum(id) FROM range(4)") == 6
+
+
+def test_a_spark_that_answers_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat, "_EVERY_SECONDS", 0.01)
+    ended, asked = threading.Event(), threading.Semaphore(0)
+
+    class Answering:
+        conf = client = property(lambda self: self)
+
+        def get(self, key: str) -> str:
+            asked.release()
+            raise RuntimeError(f"{key} is not known")  # which is an answer too
+
+        def close(self) -> None: ...
+
+    lost = threading.Event()
+    watching = threading.Thread(target=watch, args=[Answering, lambda: 60.0], kwargs={"ended": ended, "lost": lost.set})
+    watching.start()
+    assert asked.acquire(timeout=60)
+    ended.set()
+    watching.join(60)
+    assert not watching.is_alive()
+    assert not lost.is_set()
 
 
 _CHILD = """

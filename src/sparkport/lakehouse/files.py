@@ -13,17 +13,21 @@ import os
 import shutil
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import fsspec
+from fsspec.asyn import AsyncFileSystem
 
 from sparkport.errors import AlreadyExists, NotFound, PermissionDenied, ResourceExhausted, SparkportError, Unavailable
 
-__all__ = ["FileInfo", "FileSystem", "local_path", "protocol_of"]
+__all__ = ["FileInfo", "FileSystem", "local_path", "plain_path", "protocol_of", "sync"]
+
+_REMEMBERED = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,63 @@ def local_path(path: str) -> Path | None:
     return _existing(rest)
 
 
+def plain_path(path: str) -> str:
+    """The same for all ways in which the address of a place is written."""
+    local = local_path(path)
+    if local is not None:
+        return str(local).rstrip("/")
+    scheme, _, rest = path.partition(":")
+    return f"{'s3' if scheme in ('s3a', 's3n') else scheme}:{rest}".rstrip("/")
+
+
+def sync(paths: Iterable[str], *, below: str | None = None) -> None:
+    """Make files that others have written survive a loss of power, and their names too.
+
+    ``below`` is a folder that is known to survive: those between it and the files may be as new as they are. A store
+    elsewhere has a file for good once it has answered, so only local ones are touched. One that is gone is NotFound.
+    """
+    root = None if below is None else local_path(below)
+    folders: set[Path] = set()
+    for path in paths:
+        local = local_path(path)
+        if local is None:
+            continue
+        with _translated(path):
+            _sync(local)
+            with contextlib.suppress(FileNotFoundError):
+                _sync(local.with_name(f".{local.name}.crc"))  # Hadoop's: damaged, it keeps Spark from reading
+        between = [parent for parent in local.parents if root is not None and parent.is_relative_to(root)]
+        folders.update([local.parent, *between])
+    for folder in folders:
+        with _translated(str(folder)):
+            _sync_folder(folder)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_folder(folder: Path) -> None:
+    try:
+        _sync(folder)
+    except OSError as exc:
+        if exc.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems have no such thing
+            raise
+
+
+def _make_folder(folder: Path) -> None:
+    """With the names of all folders that had to be made, up to one that was there, safe from a loss of power."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _sync_folder(folder.parent)
+
+
 def _existing(rest: str) -> Path:
     """Hadoop writes ``file:`` addresses without percent-encoding, other tools with: what is there decides."""
     plain = Path(rest)
@@ -73,7 +134,7 @@ class FileSystem:
         self._options = {name: dict(values) for name, values in (options or {}).items()}
         self._lock = threading.Lock()
         self._registering = threading.Lock()
-        self._remote: dict[str, Any] = {}
+        self._remote: dict[tuple[str, bool], Any] = {}
 
     def configure(self, options: Mapping[str, Mapping[str, Any]]) -> None:
         """More of fsspec's options, for stores that have not been used yet."""
@@ -152,26 +213,59 @@ class FileSystem:
         protocol = protocol_of(path)
         if protocol == "file":
             return
-        remote = self._filesystem(path)
+        remote = self._filesystem(path, remembering=True)
         # Scans begin side by side, and what is registered is the instance's, not the connection's.
         with self._registering:
             if not connection.filesystem_is_registered(protocol):
                 connection.register_filesystem(remote)
 
-    def _filesystem(self, path: str) -> Any:
+    def _filesystem(self, path: str, *, remembering: bool = False) -> Any:
         protocol = protocol_of(path)
         with self._lock:
-            if protocol not in self._remote:
+            key = (protocol, remembering)
+            if key not in self._remote:
                 try:
-                    self._remote[protocol] = fsspec.filesystem(protocol, **self._options.get(protocol, {}))
+                    kind = fsspec.get_filesystem_class(protocol)
+                    made = _remembering(kind) if remembering else kind
+                    self._remote[key] = made(**self._options.get(protocol, {}))
                 except (ImportError, ValueError) as exc:
                     raise Unavailable(f"no access to {protocol}:// files here: {exc}") from exc
-            return self._remote[protocol]
+            return self._remote[key]
+
+
+def _remembering(kind: type) -> type:
+    """A file system that asks for the size of each file once. DuckDB asks for it ten times in each scan, and files of a
+    table never change: one that is gone is noticed when it is read."""
+    if not issubclass(kind, AsyncFileSystem):
+        return kind
+
+    class Remembering(kind):  # type: ignore[misc]
+        cachable = False  # fsspec would hand out the same to whoever asks for one with these options
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            self._known: OrderedDict[str, Mapping[str, Any]] = OrderedDict()
+            super().__init__(*args, **options)
+
+        async def _info(self, path: str, *args: Any, **options: Any) -> Any:
+            key = self._strip_protocol(path)
+            found = self._known.get(key)
+            if found is None:
+                found = await super()._info(path, *args, **options)
+                if found["type"] == "file":
+                    self._known[key] = found
+                    while len(self._known) > _REMEMBERED:
+                        self._known.popitem(last=False)
+            return found
+
+    return Remembering
 
 
 def _write_local(path: Path, data: bytes) -> None:
-    """Written aside, made durable, then linked to its name: a link, unlike a rename, fails where something is."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Written aside, made durable, then linked to its name: a link, unlike a rename, fails where something is.
+
+    The folder is made durable too, because the catalog's database, which is, will have the name next.
+    """
+    _make_folder(path.parent)
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         with aside.open("xb") as file:
@@ -181,6 +275,7 @@ def _write_local(path: Path, data: bytes) -> None:
         os.link(aside, path)
     finally:
         aside.unlink(missing_ok=True)
+    _sync_folder(path.parent)
 
 
 def _write_remote(remote: Any, path: str, data: bytes) -> None:

@@ -8,6 +8,7 @@ then, for a bounded number of bytes, in the table's own queue of writers.
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections import Counter
@@ -18,9 +19,11 @@ from functools import partial
 from typing import Any
 
 from sparkport.errors import Conflict, InternalError, InvalidArgument, NotFound, TableNotFound
+from sparkport.lakehouse.apply import BRANCH, drop_branches
+from sparkport.lakehouse.durable import sync_snapshot
 from sparkport.lakehouse.edits import set_properties
 from sparkport.lakehouse.engine import LakeEngine
-from sparkport.lakehouse.files import local_path
+from sparkport.lakehouse.files import local_path, plain_path, sync
 from sparkport.lakehouse.maintenance_plan import (
     Compaction,
     MaintenanceSettings,
@@ -49,6 +52,8 @@ _ATTEMPTS = 5
 _EXPIRED_AT_ONCE = 1_000
 _PINS_LOOKED_INTO = 64
 _CLOCK_SLACK = 300.0
+_TELLING_SLACK = 15.0
+_BRANCH = re.compile(rf"{BRANCH}([0-9a-f]{{32}})_\w+")
 _READY_SECONDS = 60.0
 _NO_LIMIT = 2**63 - 1
 
@@ -103,15 +108,17 @@ class Maintenance:
     # What open transactions and running scans need
 
     def needed_snapshots(self, table: TableName, metadata: TableMetadata) -> set[int]:
-        needed = self._reader.reading(metadata.uuid)
+        ledger = self.engine.ledger
+        # Asked for before what is needed elsewhere: in between others may only have told more.
+        told = ledger.told_elsewhere()
+        needed = self._reader.reading(metadata.uuid) | ledger.needed_elsewhere(metadata.uuid)
+        if told is not None:
+            needed |= self._newest_since(metadata, told - _TELLING_SLACK)
         pinned = self.pinned(table)
         pinned.pop(metadata.metadata_location, None)
         if len(pinned) > _PINS_LOOKED_INTO:
             # So many that it is cheaper to keep all that was the table since the first of them began.
-            since = min(pinned.values()) - _CLOCK_SLACK
-            log = metadata.snapshot_log
-            ends = [entry["timestamp-ms"] / 1000 for entry in log[1:]] + [self._clock()]
-            return needed | {entry["snapshot-id"] for entry, end in zip(log, ends, strict=True) if end >= since}
+            return needed | self._newest_since(metadata, min(pinned.values()) - _CLOCK_SLACK)
         for location in pinned:
             try:
                 snapshot_id = load(self.engine.files, location).main_snapshot_id
@@ -120,6 +127,12 @@ class Maintenance:
             if snapshot_id is not None:
                 needed.add(snapshot_id)
         return needed
+
+    def _newest_since(self, metadata: TableMetadata, since: float) -> set[int]:
+        """The snapshots that were the table at some time after this one."""
+        log = metadata.snapshot_log
+        ends = [entry["timestamp-ms"] / 1000 for entry in log[1:]] + [self._clock()]
+        return {entry["snapshot-id"] for entry, end in zip(log, ends, strict=True) if end >= since}
 
     def pinned(self, table: TableName) -> dict[str, float]:
         """Metadata files that open transactions see the table by, and since when."""
@@ -133,6 +146,32 @@ class Maintenance:
                 if location is not None:
                     found[location] = min(transaction.begun, found.get(location, transaction.begun))
         return found
+
+    def all_pinned(self) -> set[str]:
+        """Metadata files that open transactions see any table by."""
+        self.engine.transactions.expire()
+        found: set[str] = set()
+        for transaction in self.engine.transactions.everyone():
+            view = transaction.state
+            tables = getattr(view.cut.tables, "known", view.cut.tables)
+            found.update(location for location in (*view.pins.values(), *tables.values()) if location is not None)
+        return found
+
+    def is_read(self, table_uuid: str) -> bool:
+        """Whether a scan reads a table, here or by another server, or a transaction of another server needs it."""
+        return bool(self._reader.reading(table_uuid) or self.engine.ledger.needed_elsewhere(table_uuid))
+
+    def is_left_over(self, branch: str, *, is_old: bool) -> bool:
+        """Whether a branch was made for a commit that is over or will never be.
+
+        Servers that share a REST catalog need not know of each other, so a branch of another has to be old, too.
+        """
+        found = _BRANCH.fullmatch(branch)
+        if found is None:
+            return False  # somebody else's, whatever it is called
+        if found.group(1) == self.engine.ledger.server:
+            return not self.engine.applier.uses(branch)
+        return is_old and not self.engine.ledger.is_alive(found.group(1))
 
     def now(self) -> float:
         return self._clock()
@@ -151,6 +190,7 @@ class _Run:
         self._more = False
         self._all_due = thorough
         metadata = self._metadata()
+        self._synced = metadata.metadata_location
         settings = settings_for(maintenance.settings, metadata.properties)
         self._settings = replace(settings, small_files=2) if thorough else settings
 
@@ -167,6 +207,7 @@ class _Run:
         for name, step in work.items():
             if name in steps and not self._maintenance.stopping:
                 step()
+                self._sync()
         counts = {name: count for name, count in self._counts.items() if count}
         if counts:
             logger.info("maintenance of '%s.%s': %s", *self._table, counts)
@@ -177,6 +218,16 @@ class _Run:
         if location is None:
             raise TableNotFound(*self._table)
         return load(self._engine.files, location)
+
+    def _sync(self) -> None:
+        """Rows that were safe from a loss of power are to be so in their new files too, which Spark does not see to."""
+        metadata = self._metadata()
+        if metadata.metadata_location != self._synced:
+            self._synced = metadata.metadata_location
+            sync([metadata.metadata_location], below=metadata.location)
+            if metadata.main_snapshot_id is not None:
+                snapshot = metadata.snapshot(metadata.main_snapshot_id)
+                sync_snapshot(self._engine.files, metadata.location, snapshot)
 
     # Small files
 
@@ -234,6 +285,7 @@ class _Run:
     # Old snapshots
 
     def _expire(self) -> None:
+        self._drop_branches()
         if self._kept_by_owner("expire"):
             return
         while not self._maintenance.stopping:
@@ -254,6 +306,20 @@ class _Run:
             self._counts["removed_files"] += sum(value or 0 for value in done[0].values())
             if len(found) == len(chosen):
                 return  # what has become old meanwhile can wait for the next run
+
+    def _drop_branches(self) -> None:
+        """Those that commits have left: a branch keeps its snapshots."""
+        metadata = self._metadata()
+        before = (self._maintenance.now() - self._settings.staged_seconds) * 1000
+        left = {
+            name
+            for name, ref in metadata.refs.items()
+            if name.startswith(BRANCH)
+            and self._maintenance.is_left_over(name, is_old=metadata.snapshot(ref["snapshot-id"]).timestamp_ms < before)
+        }
+        if left:
+            drop_branches(self._engine.pointers, self._engine.files, self._table, lambda name: name in left)
+            self._counts["dropped_branches"] += len(left)
 
     def _numbered(self) -> TableMetadata:
         """The metadata with the version's number written down: it is counted from snapshots that are about to go."""
@@ -279,7 +345,9 @@ class _Run:
             self._skipped["orphans"] = reason
         elif not self._kept_by_owner("orphans"):
             limit = _timestamp(self._maintenance.now() - self._settings.orphan_seconds)
-            found = self._call("remove_orphan_files", f"older_than => {limit}")
+            # Spark lists a local folder by Hadoop's file systems, which need not know a store that Iceberg does.
+            listing = [] if local_path(metadata.location) is not None else ["prefix_listing => true"]
+            found = self._call("remove_orphan_files", f"older_than => {limit}", *listing)
             self._counts["removed_orphans"] += len(found)
 
     def _forget_metadata(self) -> None:
@@ -295,6 +363,9 @@ class _Run:
         # Asked for after listing: who begins now sees metadata that the listing has as the newest, or later.
         needed = self._maintenance.pinned(self._table)
         before = self._maintenance.now() - self._settings.metadata_seconds
+        elsewhere = self._engine.ledger.needed_elsewhere(metadata.uuid)
+        since = [entry["timestamp-ms"] / 1000 for entry in metadata.snapshot_log if entry["snapshot-id"] in elsewhere]
+        before = min([before, *(moment - _CLOCK_SLACK for moment in since)])
         for path in forgotten_metadata(listed, metadata, before=before, needed=needed):
             self._engine.files.delete(path)
             parent, _, name = path.rpartition("/")
@@ -304,9 +375,9 @@ class _Run:
 
     def _shared(self, metadata: TableMetadata) -> str | None:
         """Why files in the table's folder that the table does not know may be somebody's all the same."""
-        own = _plain(metadata.location) + "/"
+        own = plain_path(metadata.location) + "/"
         for other, location in self._engine.pointers.cut().tables.items():
-            if other != self._table and _plain(location).startswith(own):
+            if other != self._table and plain_path(location).startswith(own):
                 return f"table '{'.'.join(other)}' has files in the same folder"
         known = {metadata.metadata_location, *(entry["metadata-file"] for entry in metadata.metadata_log)}
         if self._maintenance.pinned(self._table).keys() - known:
@@ -330,11 +401,6 @@ class _Run:
         ):
             rows = session.sql(f"CALL {quoted(self._engine.catalog_name)}.system.{procedure}({given})").collect()
             return [row.asDict() for row in rows]
-
-
-def _plain(path: str) -> str:
-    local = local_path(path)
-    return (path if local is None else str(local)).rstrip("/")
 
 
 def _timestamp(seconds: float) -> str:

@@ -33,7 +33,8 @@ class MaintenanceSettings:
 
     Snapshots stay for ``retention_seconds``; beyond ``max_snapshots`` only for ``grace_seconds``, because every commit
     writes the list of them all. A file under ``small_file_bytes`` is small, and ``small_files`` of them in a partition
-    are put together, as one run may rewrite ``max_bytes`` at most.
+    are put together, as one run may rewrite ``max_bytes`` at most. The folder of a dropped table goes after
+    ``dropped_seconds``, and stays for ever where that is 0.
     """
 
     small_file_bytes: int = 32 << 20
@@ -49,6 +50,7 @@ class MaintenanceSettings:
     staged_seconds: float = 60 * 60.0
     metadata_seconds: float = 60 * 60.0
     orphan_seconds: float = 3 * _DAY
+    dropped_seconds: float = 0.0
     interval_seconds: float = 60.0
 
 

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 
 from sparkport.errors import SparkportError
+from sparkport.lakehouse.dropped import DroppedFolders
 from sparkport.lakehouse.maintenance import STEPS, Maintenance
 from sparkport.lakehouse.metadata import load
 from sparkport.lakehouse.pointers import SqlPointers, TableName
@@ -26,12 +27,20 @@ _FIRST_ORPHANS_SECONDS = 60 * 60.0
 _ORPHANS_SECONDS = 24 * 60 * 60.0
 _STATEMENT_SECONDS = 48 * 60 * 60.0
 _FORGET_SECONDS = 60 * 60.0
+_DROPPED_SECONDS = 60 * 60.0
 
 
 class MaintenanceThread:
-    def __init__(self, maintenance: Maintenance, *, ready: Callable[[], bool]) -> None:
-        """``ready`` tells whether Spark can be asked; a look that finds it is not there is left out."""
+    def __init__(
+        self, maintenance: Maintenance, *, ready: Callable[[], bool], dropped: DroppedFolders | None = None
+    ) -> None:
+        """``ready`` tells whether Spark can be asked; a look that finds it is not there is left out.
+
+        Without ``dropped`` the folders of dropped tables stay.
+        """
         self._maintenance = maintenance
+        self._dropped = dropped
+        self._dropped_due = 0.0
         self._engine = maintenance.engine
         self._ready = ready
         self._seen: dict[TableName, str] = {}
@@ -56,6 +65,7 @@ class MaintenanceThread:
     def look(self) -> None:
         """Maintain what has changed since the last look."""
         self._forget_statements()
+        self._remove_dropped()
         for table in self._tables():
             if self._stopping.is_set():
                 return
@@ -94,6 +104,19 @@ class MaintenanceThread:
         if not report.more:
             # What was done here is no change to look at; what others did meanwhile is seen the next time they write.
             self._seen[table] = self._engine.pointers.location(table) or location
+
+    def _remove_dropped(self) -> None:
+        if self._dropped is None:
+            return
+        now, grace = self._maintenance.now(), self._maintenance.settings.dropped_seconds
+        try:
+            if now < self._dropped_due:
+                self._dropped.note(now)
+                return
+            self._dropped_due = now + min(_DROPPED_SECONDS, grace)
+            self._dropped.remove(now, grace=grace)
+        except SparkportError as exc:
+            logger.warning("the removal of dropped tables' folders is put off: %s", exc.message)
 
     def _forget_statements(self) -> None:
         pointers, now = self._engine.pointers, self._maintenance.now()

@@ -34,6 +34,7 @@ _S3FS = {
 class LakehouseSettings:
     """``spark`` is a master that a Connect server is started for, or ``sc://…``, one that runs already.
 
+    A Spark that was started here and has given no answer for ``silence_seconds`` is started again; 0 never does that.
     ``properties`` whose names begin with ``spark.`` are Spark's; all others are the Iceberg catalog's, such as
     ``s3.endpoint``. Secrets may be among them, so they are not shown.
     """
@@ -46,6 +47,7 @@ class LakehouseSettings:
     driver_memory: str = "2g"
     staging: str | None = None
     sessions: int = 4
+    silence_seconds: float = 120.0
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:

@@ -22,18 +22,13 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import Any
 
-from sparkport.errors import (
-    Conflict,
-    InternalError,
-    PermissionDenied,
-    ResourceExhausted,
-    SparkportError,
-    Unavailable,
-)
+from sparkport.errors import Unavailable
 from sparkport.lakehouse.faults import on_kill_spark
+from sparkport.lakehouse.heartbeat import watch
 from sparkport.lakehouse.jars import JarCache
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.spark_command import spark_command, spark_home
+from sparkport.lakehouse.spark_errors import LostRace, translated
 
 __all__ = ["LostRace", "Sessions", "SparkServer", "SparkState", "translated"]
 
@@ -54,48 +49,7 @@ class SparkState(Enum):
     STOPPED = "stopped"
 
 
-_NO_SPARK = ("UNAVAILABLE", "failed to connect", "Connection refused", "Socket closed", "CANNOT_ESTABLISH")
-_NO_CATALOG = (
-    "UncheckedSQLException",
-    "PSQLException",
-    "SQLTransientConnectionException",
-    "ServiceUnavailableException",
-)
-
-
-_LOST_RACE = ("ValidationException", "CommitFailedException")
-
-
-class LostRace(Conflict):
-    """Somebody else has committed to the table meanwhile: look at it again and decide again."""
-
-
-@contextmanager
-def translated(what: str) -> Iterator[None]:
-    """Turns what Spark raises into errors of ours."""
-    try:
-        yield
-    except SparkportError:
-        raise
-    except Exception as exc:
-        text = str(exc)
-        if any(mark in text for mark in _LOST_RACE):
-            raise LostRace(f"{what}: others have changed it meanwhile; run the statement again") from exc
-        if "No space left on device" in text or "database or disk is full" in text:
-            raise ResourceExhausted(f"{what}: the disk is full") from exc
-        if "Read-only file system" in text or "attempt to write a readonly database" in text:
-            raise PermissionDenied(f"{what}: the warehouse is read-only") from exc
-        if any(mark in text for mark in _NO_CATALOG):
-            raise Unavailable(f"{what}: Spark cannot reach the catalog; try again") from exc
-        name = type(exc).__name__
-        if any(mark in text for mark in _NO_SPARK) or name in ("_MultiThreadedRendezvous", "_InactiveRpcError"):
-            raise Unavailable(f"{what}: Spark is not there; try again") from exc
-        raise InternalError(f"{what}: Spark failed: {_first_line(text)}") from exc
-
-
-def _first_line(text: str) -> str:
-    line = text.strip().splitlines()[0] if text.strip() else "no message"
-    return line[:300]
+_importing = threading.Lock()
 
 
 def _nothing(session: object) -> None:
@@ -190,9 +144,10 @@ class SparkServer:
         return self._generation
 
     def open_session(self) -> Any:
-        from pyspark.errors.exceptions.base import PySparkException
-        from pyspark.sql.connect.client.retries import DefaultPolicy
-        from pyspark.sql.connect.session import SparkSession
+        with _importing:  # two threads at once meet in pyspark's circular imports, and one of them fails
+            from pyspark.errors.exceptions.base import PySparkException
+            from pyspark.sql.connect.client.retries import DefaultPolicy
+            from pyspark.sql.connect.session import SparkSession
 
         # The finalizer shuts a thread pool down, which locks up the whole process when the garbage collector happens to
         # run it inside ThreadPoolExecutor.submit. Sessions are closed by name here, so it has nothing to do.
@@ -270,6 +225,7 @@ class SparkServer:
         if self._stopping.is_set():  # by one who has looked for a process before it was there
             self._end_process()
         last: list[str] = []
+        ended = threading.Event()
         try:
             for line in process.stdout or ():
                 last = [*last[-20:], line.rstrip()]
@@ -280,10 +236,12 @@ class SparkServer:
                     self._url = f"sc://127.0.0.1:{port}"
                     self._generation += 1
                     self._set(SparkState.READY)
+                    self._watch(ended)
                     if self.warm_up is not None:
                         threading.Thread(target=self.warm_up, name="sparkport-warm-up", daemon=True).start()
             code = process.wait()
         finally:
+            ended.set()
             secrets.close()
             self._end_process()
             if process.stdout is not None:
@@ -292,6 +250,14 @@ class SparkServer:
             if self._state is not SparkState.READY:
                 self._failure = f": {_reason(last)}"
             logger.error("Spark has ended with code %s; its last lines:\n%s", code, "\n".join(last[-10:]))
+
+    def _watch(self, ended: threading.Event) -> None:
+        """One that runs and answers nobody is killed, which wakes all who wait for it and brings the next one."""
+
+        def work() -> None:
+            watch(self.open_session, lambda: self._settings.silence_seconds, ended=ended, lost=self._kill)
+
+        threading.Thread(target=work, name="sparkport-heartbeat", daemon=True).start()
 
     def _kill(self) -> None:
         process = self._process

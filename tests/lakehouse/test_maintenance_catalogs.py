@@ -1,0 +1,172 @@
+"""Maintenance on the other catalogs and in an object store: the same rows, the same care, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from tests.lakehouse.maintained import NAME, Rig
+from tests.support.postgres import PostgresCluster
+from tests.support.s3 import ObjectStore, object_store
+from tests.support.spark_cluster import ready_or_skip
+
+from sparkport.catalog.context import CallContext
+from sparkport.catalog.scan import ScanRequest, as_scan
+from sparkport.catalog.statement import Change
+from sparkport.lakehouse.files import local_path
+from sparkport.lakehouse.open import Lakehouse
+from sparkport.lakehouse.settings import LakehouseSettings
+from sparkport.lakehouse.spark import SparkServer
+
+pytest_plugins = ["tests.support.services"]
+pytestmark = pytest.mark.timeout(300)  # the first start of all downloads jars
+
+KINDS = ("postgresql", "rest", "s3")
+_WEEK = 7 * 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A lakehouse, and how the age of a file in it is changed."""
+
+    opened: Lakehouse
+    age: Callable[[str, float], None]
+
+
+@pytest.fixture(scope="module")
+def places(
+    postgres: PostgresCluster, rest_uri: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Place]]:
+    """All of them on one Spark, which has the drivers of all."""
+    folder = tmp_path_factory.mktemp("places")
+    with ExitStack() as stack:
+        store = stack.enter_context(object_store())
+        uris = [stack.enter_context(postgres.database()) for _ in range(2)]
+        settings = {
+            "postgresql": LakehouseSettings(warehouse=str(folder / "pg"), catalog_uri=uris[0], sessions=2),
+            "rest": LakehouseSettings(warehouse=str(folder / "rest"), catalog_uri=rest_uri, sessions=2),
+            "s3": LakehouseSettings(
+                warehouse=f"s3://{store.bucket}/warehouse",
+                catalog_uri=uris[1],
+                staging=str(folder / "staging"),
+                sessions=2,
+                spark="local[2]",
+                driver_memory="1g",
+                properties=store.properties,
+            ),
+        }
+        # Under another name: what a Spark is started with holds in all of its sessions.
+        spark = SparkServer(replace(settings["s3"], catalog_name="nobodys", properties=store.properties))
+        stack.callback(spark.stop)
+        spark.start()
+        ready_or_skip(spark)
+        found = {kind: stack.enter_context(Lakehouse(settings[kind], spark=spark)) for kind in KINDS}
+        yield {kind: Place(found[kind], _in_store(store) if kind == "s3" else _on_disk) for kind in KINDS}
+
+
+def _on_disk(path: str, seconds: float) -> None:
+    then = time.time() - seconds
+    os.utime(local_path(path) or Path(path), (then, then))
+
+
+def _in_store(store: ObjectStore) -> Callable[[str, float], None]:
+    from moto.s3.models import s3_backends
+
+    def age(path: str, seconds: float) -> None:
+        key = path.removeprefix(f"s3://{store.bucket}/")
+        found = [account["aws"].buckets[store.bucket].keys[key] for account in s3_backends.values()]
+        assert len(found) == 1
+        found[0].last_modified = datetime.fromtimestamp(time.time() - seconds, UTC)
+
+    return age
+
+
+@pytest.fixture(params=KINDS)
+def place(request: pytest.FixtureRequest, places: dict[str, Place]) -> Place:
+    return places[request.param]
+
+
+@pytest.fixture
+def rig(place: Place) -> Rig:
+    return Rig(place.opened)
+
+
+def test_all_steps_keep_rows_and_remove_what_nobody_needs(rig: Rig) -> None:
+    for number in range(3):
+        rig.insert(number, number + 10)
+    ids = {row[0]: row[2] for row in rig.rows()}
+    rig.change(Change.UPDATE, [{"id": 1, "v": "new"}], [ids[1]])
+    rig.change(Change.DELETE, [], [ids[2]])
+    before, number = rig.rows(), rig.number
+    report = rig.maintenance().run(NAME)
+    assert report.skipped == {}
+    assert report.counts["compacted_files"] >= 3
+    assert report.counts["expired_snapshots"] >= 5
+    assert (rig.data_files, len(rig.metadata.snapshots)) == (1, 1)
+    assert len(_names(rig, ".parquet")) == 1
+    assert rig.rows() == before
+    after = rig.number
+    assert after > number
+    rig.insert(100)
+    assert rig.number == after + 1
+    with rig.spark() as spark:
+        seen = spark.sql("SELECT id, v, _row_id FROM lake.main.events").collect()
+    assert sorted(map(tuple, seen)) == rig.rows()
+
+
+def test_snapshots_of_a_transaction_a_scan_and_a_tag_stay(rig: Rig) -> None:
+    rig.insert(1)
+    with rig.spark() as spark:
+        spark.sql("ALTER TABLE lake.main.events CREATE TAG kept").collect()
+    rig.insert(2)
+    manager = rig.engine.transactions
+    ctx = CallContext(transaction_id=manager.begin(CallContext()))
+    pinned = rig.rows(ctx)  # a REST catalog's transaction sees a table as it is at the first look
+    rig.insert(3)
+    read = rig.rows()
+    scan = as_scan(rig.table().scan(CallContext(), ScanRequest()))
+    try:
+        for number in range(4, 6):
+            rig.insert(number)
+        rig.maintenance().run(NAME)
+        assert len(rig.metadata.snapshots) == 4
+        assert rig.rows(ctx) == pinned
+        assert sorted(tuple(row.values()) for batch in scan for row in batch.to_pylist()) == read
+    finally:
+        scan.close()
+        manager.rollback(ctx.transaction_id or "")
+    assert rig.maintenance().run(NAME, ("expire",)).counts["expired_snapshots"] == 2
+    with rig.spark() as spark:
+        assert spark.sql("SELECT id FROM lake.main.events VERSION AS OF 'kept'").collect() == [(1,)]
+    assert [row[0] for row in rig.rows()] == [1, 2, 3, 4, 5]
+
+
+def test_files_of_nobody_and_forgotten_metadata_go(rig: Rig, place: Place) -> None:
+    with rig.spark() as spark:
+        spark.sql("ALTER TABLE lake.main.events SET TBLPROPERTIES ('write.metadata.previous-versions-max' = '2')")
+    for number in range(3):
+        rig.insert(number)
+    old, young = (f"{rig.metadata.location}/data/{name}.parquet" for name in ("left", "young"))
+    beside = f"{rig.metadata.location}2/data/other.parquet"  # of a table whose name begins in the same way
+    for path in (old, young, beside):
+        rig.engine.files.write_new(path, b"x")
+    place.age(old, _WEEK)
+    place.age(beside, _WEEK)
+    before = rig.rows()
+    report = rig.maintenance().run(NAME, ("orphans", "metadata"))
+    assert report.skipped == {}
+    assert report.counts["removed_orphans"] == 1
+    assert [rig.engine.files.exists(path) for path in (old, young, beside)] == [False, True, True]
+    assert report.counts["removed_metadata"] >= 3
+    assert len(_names(rig, ".metadata.json")) == 3
+    assert rig.rows() == before
+
+
+def _names(rig: Rig, suffix: str) -> list[str]:
+    return [info.path for info in rig.engine.files.list(rig.metadata.location) if info.path.endswith(suffix)]
