@@ -6,13 +6,13 @@ import json
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from tests.lakehouse.crooked_catalog import crooked
 
 from sparkport.errors import (
     AlreadyExists,
@@ -244,6 +244,52 @@ def test_no_table_changes_when_one_has_moved(lake: Lake) -> None:
     assert lake.main(one) is None
 
 
+def test_transactions_are_noted_in_every_table_that_they_changed(lake: Lake) -> None:
+    one, two = lake.table("one"), lake.table("two")
+    changes = [lake.publication(table, lake.stage(table)) for table in (one, two)]
+    lake.pointers.commit(changes, {"s": 3}, transactions=["t", "u"])
+    noted = [[lake.pointers.statement(f"tx:{name}", table) for name in "tu"] for table in (one, two)]
+    assert noted == [[0, 0], [0, 0]]
+    single = lake.publication(one, lake.stage(one))
+    assert lake.pointers.commit([single], transactions=["v"]) == {one: lake.pointers.location(one)}
+    assert [lake.pointers.statement("tx:v", table) for table in (one, two)] == [0, None]
+
+
+def test_a_table_that_was_only_read_stops_a_commit_when_its_rows_have_changed(lake: Lake) -> None:
+    one, two, three = (lake.table(name) for name in ("one", "two", "three"))
+    read = {table: lake.load(table)[0] for table in (one, two)}
+    assert lake.pointers.commit([], unchanged=read) == lake.pointers.commit([], unchanged={two: read[two]}) == {}
+    staged = lake.stage(two)  # which moves the pointer and changes no row
+    lake.pointers.commit([lake.publication(three, lake.stage(three))], unchanged=read)
+    main = lake.main(three)
+    lake.pointers.commit([lake.publication(two, staged)])
+    late = lake.publication(three, lake.stage(three))
+    for changes, unchanged in (([late], read), ([], read), ([], {two: read[two]})):
+        with pytest.raises(Moved) as caught:
+            lake.pointers.commit(changes, unchanged=unchanged, transactions=["lost"])
+        assert caught.value.table == two
+    assert (lake.main(three), lake.pointers.statement("tx:lost")) == (main, None)
+
+
+def test_a_table_that_was_read_and_changed_is_asked_for_once(lake: Lake) -> None:
+    table = lake.table("t")
+    seen = lake.load(table)[0]
+    lake.pointers.commit([lake.publication(table, lake.stage(table))], unchanged={table: seen})
+    with pytest.raises(Moved):
+        lake.pointers.commit([lake.publication(table, lake.stage(table))], unchanged={table: seen})
+    assert len(lake.load(table)[1]["snapshot-log"]) == 1
+
+
+def test_the_table_that_has_moved_is_named(lake: Lake) -> None:
+    tables = [lake.table(name) for name in ("one", "two", "three")]
+    changes = [lake.publication(table, lake.stage(table)) for table in tables]
+    lake.pointers.drop(tables[2])
+    with pytest.raises(Moved) as caught:
+        lake.pointers.commit(changes)
+    assert caught.value.table == tables[2]
+    assert [lake.main(table) for table in tables[:2]] == [None, None]
+
+
 def test_a_dropped_table_counts_as_moved(lake: Lake) -> None:
     table = lake.table("t")
     change = lake.publication(table, lake.stage(table))
@@ -343,41 +389,6 @@ def test_nothing_is_asked_for_when_nothing_differs() -> None:
 
 
 # What goes wrong on the way
-
-
-Reply = Callable[[BaseHTTPRequestHandler], tuple[int, object] | None]
-
-
-@contextmanager
-def crooked(reply: Reply) -> Iterator[str]:
-    """A catalog that answers as told; None means that it hangs up."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def handle_one_request(self) -> None:
-            self.close_connection = True
-            self.raw_requestline = self.rfile.readline(65537)
-            if not self.raw_requestline or not self.parse_request():
-                return
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            answer = (200, {}) if self.path.startswith("/v1/config") else reply(self)
-            if answer is not None:
-                body = answer[1] if isinstance(answer[1], bytes) else json.dumps(answer[1]).encode()
-                self.send_response(answer[0])
-                self.end_headers()
-                self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base class's
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 @pytest.mark.parametrize(

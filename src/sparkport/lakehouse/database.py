@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -40,9 +41,13 @@ class Database(ABC):
     def transaction(self, *, write: bool = False) -> Any:
         """A context manager over ``Work``; ``write`` takes the write lock at once, so that it cannot fail later."""
 
+    def mark(self) -> object | None:
+        """Equal to an earlier one only if nothing at all has been committed between; None if that cannot be told."""
+        return None
+
     @abstractmethod
     def is_duplicate(self, exc: Exception) -> bool:
-        """Whether an error means that a row with this key is there already."""
+        """Whether an error means that a row with this key, or a table of this name, is there already."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -69,6 +74,19 @@ class SqliteDatabase(Database):
         self._local = threading.local()
         self._lock = threading.Lock()
         self._open: list[sqlite3.Connection] = []
+        self._watching = threading.Lock()
+        self._watcher: sqlite3.Connection | None = None
+
+    def mark(self) -> object | None:
+        # SQLite counts the commits of all other connections, so this one commits nothing.
+        with self._watching:
+            try:
+                if self._watcher is None:
+                    self._watcher = self._connect()
+                found: int = self._watcher.execute("PRAGMA data_version").fetchone()[0]
+            except (sqlite3.Error, OSError):
+                return None
+            return found
 
     @contextmanager
     def transaction(self, *, write: bool = False) -> Iterator[Work]:
@@ -105,18 +123,32 @@ class SqliteDatabase(Database):
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if connection is None:
             try:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                connection = sqlite3.connect(
-                    self._path, timeout=self._patience, isolation_level=None, check_same_thread=False
-                )
-                with self._lock:
-                    self._open.append(connection)
-                connection.execute("PRAGMA journal_mode=WAL")
+                connection = self._connect()
+                self._use_wal(connection)
                 connection.execute("PRAGMA synchronous=FULL")
             except (sqlite3.Error, OSError) as exc:
                 raise Unavailable(f"the catalog's database cannot be opened: {exc}") from exc
             self._local.connection = connection
         return connection
+
+    def _connect(self) -> sqlite3.Connection:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(self._path, timeout=self._patience, isolation_level=None, check_same_thread=False)
+        with self._lock:
+            self._open.append(connection)
+        return connection
+
+    def _use_wal(self, connection: sqlite3.Connection) -> None:
+        end = time.monotonic() + self._patience
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode=WAL")
+                return
+            except sqlite3.OperationalError as exc:
+                # Of those who do this at once to a new database SQLite refuses some, instead of letting them wait.
+                if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > end:
+                    raise
+                time.sleep(0.01)
 
 
 class _PostgresWork:
@@ -145,6 +177,9 @@ class PostgresDatabase(Database):
         except ImportError as exc:
             raise InvalidArgument("a PostgreSQL catalog needs the package psycopg") from exc
         self._psycopg = psycopg
+        errors = psycopg.errors
+        # The last two are for those who create a table at the same time, IF NOT EXISTS or not.
+        self._duplicates = (errors.UniqueViolation, errors.DuplicateTable, errors.DuplicateObject)
         self._uri = uri
         self._patience = patience
         self._local = threading.local()
@@ -161,7 +196,7 @@ class PostgresDatabase(Database):
                 if not write:
                     connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 yield _PostgresWork(connection)
-        except psycopg.errors.UniqueViolation:
+        except self._duplicates:
             raise
         except psycopg.DataError as exc:
             raise InvalidArgument(f"the catalog's database cannot hold this: {type(exc).__name__}") from exc
@@ -170,7 +205,7 @@ class PostgresDatabase(Database):
             raise Unavailable(f"the catalog's database cannot be used: {type(exc).__name__}") from exc
 
     def is_duplicate(self, exc: Exception) -> bool:
-        return isinstance(exc, self._psycopg.errors.UniqueViolation)
+        return isinstance(exc, self._duplicates)
 
     def close(self) -> None:
         with self._lock:

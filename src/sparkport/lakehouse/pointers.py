@@ -7,6 +7,7 @@ several pointers move in one SQL transaction, which is what makes a transaction 
 
 from __future__ import annotations
 
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,10 +15,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sparkport.errors import AlreadyExists, Conflict, FailedPrecondition, SchemaNotFound, TableNotFound
+from sparkport.errors import (
+    AlreadyExists,
+    Conflict,
+    FailedPrecondition,
+    InternalError,
+    SchemaNotFound,
+    TableNotFound,
+    TransactionNotActive,
+)
 from sparkport.lakehouse.database import Database, Work
 from sparkport.lakehouse.faults import fault
 from sparkport.lakehouse.files import FileSystem
+from sparkport.lakehouse.ledger import Ledger
 from sparkport.lakehouse.metadata_files import write_metadata
 
 __all__ = ["Cut", "Edit", "Move", "Moved", "Pointers", "SqlPointers", "TableName"]
@@ -117,11 +127,19 @@ class Pointers(ABC):
     def rename(self, table: TableName, new: TableName) -> None: ...
 
     @abstractmethod
-    def commit(self, changes: Sequence[Edit], statements: Mapping[str, int] | None = None) -> dict[TableName, str]:
-        """Make all changes or, raising ``Moved``, none; where the metadata is afterwards.
+    def commit(
+        self,
+        changes: Sequence[Edit],
+        statements: Mapping[str, int] | None = None,
+        *,
+        unchanged: Mapping[TableName, str] | None = None,
+        transactions: Sequence[str] = (),
+    ) -> dict[TableName, str]:
+        """Make all changes or, raising ``Moved``, none; where the metadata of the changed tables is afterwards.
 
         ``statements`` are noted as committed in the same instant; AlreadyExists, and nothing is changed, when one of
-        them is known by then.
+        them is known by then. Tables in ``unchanged`` must be where they are said to be in that instant, else
+        ``Moved``. So must ``transactions`` be active, else TransactionNotActive; they become committed.
         """
 
     @abstractmethod
@@ -130,10 +148,16 @@ class Pointers(ABC):
 
 
 class SqlPointers(Pointers):
-    def __init__(self, database: Database, catalog: str, files: FileSystem | None = None) -> None:
+    def __init__(
+        self, database: Database, catalog: str, files: FileSystem | None = None, ledger: Ledger | None = None
+    ) -> None:
+        """``ledger`` MUST be in the same database: transactions are committed together with the tables."""
         self._files = files or FileSystem()
         self._database = database
         self._catalog = catalog
+        self._ledger = ledger
+        self._cut_lock = threading.Lock()
+        self._cut: tuple[object | None, Cut] | None = None
         try:
             self._prepare()
         except Exception as exc:
@@ -153,6 +177,19 @@ class SqlPointers(Pointers):
                 work.change("INSERT INTO sparkport_meta VALUES (?, ?)", [self._catalog, SCHEMA_VERSION])
 
     def cut(self) -> Cut:
+        """Shared by all who ask before the next commit."""
+        mark = self._database.mark()
+        with self._cut_lock:
+            if self._cut is not None and mark is not None and self._cut[0] == mark:
+                return self._cut[1]
+        found = self._read_cut()
+        with self._cut_lock:
+            if self._cut is not None and self._cut[1] == found:
+                found = self._cut[1]
+            self._cut = (mark, found)
+        return found
+
+    def _read_cut(self) -> Cut:
         with self._database.transaction() as work:
             tables = work.query(
                 "SELECT table_namespace, table_name, metadata_location FROM iceberg_tables WHERE catalog_name = ? "
@@ -238,36 +275,77 @@ class SqlPointers(Pointers):
             if changed != 1:
                 raise TableNotFound(*table)
 
-    def commit(self, changes: Sequence[Edit], statements: Mapping[str, int] | None = None) -> dict[TableName, str]:
-        written = [write_metadata(self._files, dict(change.after), change.location) for change in changes]
+    def commit(
+        self,
+        changes: Sequence[Edit],
+        statements: Mapping[str, int] | None = None,
+        *,
+        unchanged: Mapping[TableName, str] | None = None,
+        transactions: Sequence[str] = (),
+    ) -> dict[TableName, str]:
+        if transactions:
+            self._require_ledger()
+        written: list[str] = []
+        try:
+            for change in changes:
+                written.append(write_metadata(self._files, dict(change.after), change.location))
+        except Exception:
+            self._discard(written)
+            raise
         moves = [
             Move(change.table, change.location or "", location)
             for change, location in zip(changes, written, strict=True)
         ]
         try:
-            self.swap(moves, statements)
-        except (Moved, AlreadyExists):
-            for location in written:  # when the database gave no answer they may be in use
-                self._files.delete(location)
+            self.swap(moves, statements, unchanged=unchanged, transactions=transactions)
+        except (Moved, AlreadyExists, TransactionNotActive):
+            self._discard(written)  # when the database gave no answer they may be in use
             raise
         return {move.table: move.new for move in moves}
 
-    def swap(self, moves: Sequence[Move], statements: Mapping[str, int] | None = None) -> None:
-        """Move all pointers or, raising ``Moved``, none."""
+    def _require_ledger(self) -> Ledger:
+        if self._ledger is None:
+            raise InternalError("transactions cannot be committed without a ledger")
+        return self._ledger
+
+    def _discard(self, written: Sequence[str]) -> None:
+        for location in written:
+            self._files.delete(location)
+
+    def swap(
+        self,
+        moves: Sequence[Move],
+        statements: Mapping[str, int] | None = None,
+        *,
+        unchanged: Mapping[TableName, str] | None = None,
+        transactions: Sequence[str] = (),
+    ) -> None:
+        """Move all pointers or, raising ``Moved``, none; the rest as for ``commit``."""
+        held = [Move(table, location, location) for table, location in (unchanged or {}).items()]
         with self._unique("a statement has been committed already") as work:
-            # In one order everywhere, so that two who move the same tables wait for each other but never for ever.
-            for move in sorted(moves, key=lambda move: move.table):
-                changed = work.change(
-                    "UPDATE iceberg_tables SET metadata_location = ?, previous_metadata_location = ? "
-                    f"WHERE {_NAMED} AND metadata_location = ?",
-                    [move.new, move.old, self._catalog, *move.table, move.old],
-                )
-                if changed != 1:
-                    raise Moved(move.table)
+            # In one order everywhere, so that two who touch the same tables wait for each other but never for ever.
+            # A table that is held comes before its own move: the condition is about where it was before that.
+            for move in sorted([*held, *moves], key=lambda move: move.table):
+                self._move(work, move)
+            if transactions:
+                self._require_ledger().committing(work, transactions)
             for key, count in (statements or {}).items():
                 work.change(
                     "INSERT INTO sparkport_statements VALUES (?, ?, ?, ?)", [self._catalog, key, count, time.time()]
                 )
+
+    def _move(self, work: Work, move: Move) -> None:
+        if move.old == move.new:
+            # Changes nothing but locks the row, so that it stays as it is until the end on PostgreSQL too.
+            sql, values = "SET metadata_location = metadata_location", []
+        else:
+            sql, values = "SET metadata_location = ?, previous_metadata_location = ?", [move.new, move.old]
+        changed = work.change(
+            f"UPDATE iceberg_tables {sql} WHERE {_NAMED} AND metadata_location = ?",
+            [*values, self._catalog, *move.table, move.old],
+        )
+        if changed != 1:
+            raise Moved(move.table)
 
     def statement(self, key: str, table: TableName | None = None) -> int | None:
         with self._database.transaction() as work:

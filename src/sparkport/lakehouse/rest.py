@@ -7,46 +7,66 @@ is made on the condition that nobody touched what it was decided on, and several
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from sparkport.catalog.transaction import TransactionState
 from sparkport.errors import (
     AlreadyExists,
     FailedPrecondition,
+    InternalError,
     InvalidArgument,
     SchemaNotFound,
+    SparkportError,
     TableNotFound,
     Unavailable,
     Unsupported,
 )
+from sparkport.lakehouse.files import FileSystem
+from sparkport.lakehouse.ledger import Ledger
+from sparkport.lakehouse.metadata import load
 from sparkport.lakehouse.pointers import Cut, Edit, Moved, Pointers, TableName
 from sparkport.lakehouse.rest_client import Answer, Refused, RestClient, Unanswered
-from sparkport.lakehouse.rest_updates import Json, requirements, updates
+from sparkport.lakehouse.rest_updates import STATEMENT, Json, change_request, holds, identifier, made, still
 from sparkport.lakehouse.settings import LakehouseSettings
 
 __all__ = ["RestPointers"]
 
-_STATEMENT = "sparkport.statement."
-_STATEMENT_SECONDS = 3600.0
-_STATEMENTS_KEPT = 200
+logger = logging.getLogger(__name__)
+
 _COMMIT_MANY = "POST /v1/{prefix}/transactions/commit"
+_NOT_TOGETHER = "this catalog cannot commit several tables at once"
+
+_LOOKS = 5
+_LOOK_SECONDS = 0.2
+"""How often, and how long after each other, tables are looked at that show a part of a commit."""
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
 class RestPointers(Pointers):
-    def __init__(self, client: RestClient) -> None:
+    def __init__(self, client: RestClient, files: FileSystem | None = None, ledger: Ledger | None = None) -> None:
+        """``files`` reads the metadata of tables that must not have changed.
+
+        ``ledger`` is told of the transactions in a commit; without one only the tables note them.
+        """
         self._client = client
+        self._files = files or FileSystem()
+        self._ledger = ledger
 
     @classmethod
-    def of(cls, settings: LakehouseSettings) -> RestPointers:
+    def of(
+        cls, settings: LakehouseSettings, files: FileSystem | None = None, ledger: Ledger | None = None
+    ) -> RestPointers:
         """The catalog's settings are those that Spark has too: ``spark.sql.catalog.<name>.token`` and so on."""
         head = f"spark.sql.catalog.{settings.catalog_name}."
         found = {key.removeprefix(head): value for key, value in settings.properties.items() if key.startswith(head)}
-        return cls(RestClient(settings.database_uri, found))
+        return cls(RestClient(settings.database_uri, found), files, ledger)
 
     # Looking
 
@@ -68,7 +88,7 @@ class RestPointers(Pointers):
         """Statements are noted in a table that they changed: without ``table`` all tables are looked through."""
         for name in [table] if table is not None else list(self.cut().tables):
             found = self._load(name)
-            noted = None if found is None else found["metadata"].get("properties", {}).get(_STATEMENT + key)
+            noted = None if found is None else found["metadata"].get("properties", {}).get(STATEMENT + key)
             if noted is not None:
                 return int(noted.partition(" ")[0])
         return None
@@ -102,64 +122,119 @@ class RestPointers(Pointers):
         return location
 
     def rename(self, table: TableName, new: TableName) -> None:
-        body = {"source": _identifier(table), "destination": _identifier(new)}
+        body = {"source": identifier(table), "destination": identifier(new)}
         self._change(lambda: self._client.post("tables", "rename", body=body), exists=_exists(new), table=table)
 
     # Commits
 
-    def commit(self, changes: Sequence[Edit], statements: Mapping[str, int] | None = None) -> dict[TableName, str]:
-        """Make all changes or, raising ``Moved``, none; where the metadata is afterwards. ``statements`` are noted too.
+    def commit(
+        self,
+        changes: Sequence[Edit],
+        statements: Mapping[str, int] | None = None,
+        *,
+        unchanged: Mapping[TableName, str] | None = None,
+        transactions: Sequence[str] = (),
+    ) -> dict[TableName, str]:
+        """Make all changes or, raising ``Moved``, none, as far as the catalog does several at one instant.
 
         What a statement finds noted already is not checked here: it was made on the same tables, so ``Moved`` tells.
+        Neither is the state of ``transactions``, which a catalog knows nothing of: each changed table notes them as
+        statements ``tx:<id>``. A table in ``unchanged`` must have the rows that it had, whatever else became of it.
         """
-        asked = [_request(change, statements if index == 0 else None) for index, change in enumerate(changes)]
+        asked = _Asked(changes, statements or {}, transactions)
+        for table, location in sorted((unchanged or {}).items()):
+            found = load(self._files, location)
+            asked.require(table, still(found.uuid, found.main_snapshot_id))
+        if self._ledger is None or not transactions:
+            return self._commit(asked)
+        self._ledger.publishing(transactions, [change.table for change in changes])
         try:
-            answer = self._send_commit(asked)
+            moved = self._commit(asked)
+        except (InternalError, _InDoubt):
+            self._ledger.unanswered(transactions)
+            raise
+        self._note_committed(self._ledger, transactions)
+        return moved
+
+    def _commit(self, asked: _Asked) -> dict[TableName, str]:
+        requests, changes = asked.requests, asked.changes
+        if not requests:
+            return {}
+        try:
+            answer = self._send_commit(list(requests.values()))
         except Refused as exc:
-            raise self._refusal(exc, changes) from exc
+            if len(requests) > 1 and exc.status in (404, 409):
+                with _in_doubt():
+                    return self._refused_together(asked, exc)
+            raise self._refusal(exc, next(iter(requests)), changes) from exc
         except Unanswered as exc:
-            return self._looked_up(changes, exc)
-        if len(changes) == 1:
-            return {changes[0].table: str(answer["metadata-location"])}
+            with _in_doubt():
+                return self._looked_up(asked, exc)
+        if len(requests) == 1:
+            return {change.table: str(answer["metadata-location"]) for change in changes}
         return self._locations(changes)
 
-    def _send_commit(self, asked: Sequence[Json]) -> Answer:
-        if len(asked) == 1:
-            identifier = asked[0]["identifier"]
-            path = _path((identifier["namespace"][0], identifier["name"]))
-            return self._client.post(*path, body=asked[0])
-        if not self._client.offers(_COMMIT_MANY):
-            raise Unsupported("this catalog cannot change several tables in one commit")
-        return self._client.post("transactions", "commit", body={"table-changes": list(asked)})
+    @staticmethod
+    def _note_committed(ledger: Ledger, transactions: Sequence[str]) -> None:
+        """It is done, whatever becomes of the note: the tables tell too."""
+        for transaction in transactions:
+            try:
+                if ledger.end(transaction, TransactionState.COMMITTED) is not TransactionState.COMMITTED:
+                    logger.error("transaction '%s' is committed and was taken for aborted before", transaction)
+            except SparkportError as exc:
+                ledger.unanswered([transaction])
+                logger.warning("the commit of transaction '%s' is not noted yet: %s", transaction, exc)
 
-    def _refusal(self, refused: Refused, changes: Sequence[Edit]) -> Exception:
+    def _send_commit(self, requests: Sequence[Json]) -> Answer:
+        if len(requests) == 1:
+            name = requests[0]["identifier"]
+            return self._client.post(*_path((name["namespace"][0], name["name"])), body=requests[0])
+        if not self._client.offers(_COMMIT_MANY):
+            raise Unsupported(_NOT_TOGETHER)
+        try:
+            return self._client.post("transactions", "commit", body={"table-changes": list(requests)})
+        except Unsupported as exc:
+            raise Unsupported(_NOT_TOGETHER) from exc
+
+    def _refusal(self, refused: Refused, table: TableName, changes: Sequence[Edit]) -> Exception:
+        created = any(change.before is None for change in changes)
         if refused.status == 409:
-            created = [change.table for change in changes if change.before is None]
-            if created and len(changes) == 1:
-                return AlreadyExists(_exists(created[0]))
-            return Moved(changes[0].table)
+            return AlreadyExists(_exists(table)) if created else Moved(table)
         if refused.status == 404:  # a table that was dropped has moved, as far as a writer is concerned
-            if changes[0].before is None:
-                return SchemaNotFound(changes[0].table[0])
-            return Moved(changes[0].table)
+            return SchemaNotFound(table[0]) if created else Moved(table)
         return InvalidArgument(f"the catalog refuses the change: {refused.message}")
 
-    def _looked_up(self, changes: Sequence[Edit], cause: Unanswered) -> dict[TableName, str]:
+    def _refused_together(self, asked: _Asked, refused: Refused) -> dict[TableName, str]:
+        """Which table it was, and whether nothing was changed indeed: not every catalog keeps to all or nothing."""
+        found = {table: self._load(table, full=True) for table in asked.requests}
+        if asked.are_made(found):  # the request came twice, and we were told of the second
+            return self._locations(asked.changes)
+        for table, request in asked.requests.items():
+            now = found[table]
+            if now is None or not holds(request["requirements"], now["metadata"]):
+                raise Moved(table) from refused
+        if refused.status == 404:  # all tables are there: it is the way to change them together that is not
+            raise Unsupported(_NOT_TOGETHER) from refused
+        raise Moved(next(iter(asked.requests))) from refused
+
+    def _looked_up(self, asked: _Asked, cause: Unanswered) -> dict[TableName, str]:
         """No answer came: the tables tell whether the change was made."""
-        for change in changes:
-            found = self._load(change.table, full=True)
-            if found is None or not _made(change, found["metadata"]):
-                raise Unavailable("the catalog gave no answer to a commit, and the change is not there") from cause
-        return self._locations(changes)
+        for left in reversed(range(_LOOKS)):
+            try:
+                if asked.are_made({change.table: self._load(change.table, full=True) for change in asked.changes}):
+                    return self._locations(asked.changes)
+                break
+            except InternalError:  # the catalog may still be at it
+                if not left:
+                    raise
+                time.sleep(_LOOK_SECONDS)
+        raise Unavailable("the catalog gave no answer to a commit, and the change is not there") from cause
 
     def _locations(self, changes: Sequence[Edit]) -> dict[TableName, str]:
-        found: dict[TableName, str] = {}
-        for change in changes:
-            location = self.location(change.table)
-            if location is None:  # dropped the moment after
-                raise TableNotFound(*change.table)
-            found[change.table] = location
-        return found
+        """Where tables are after a commit that was made; those that were dropped the moment after are left out."""
+        with _in_doubt():
+            found = {change.table: self.location(change.table) for change in changes}
+        return {table: location for table, location in found.items() if location is not None}
 
     # The catalog's answers
 
@@ -219,6 +294,49 @@ class RestPointers(Pointers):
             raise Unavailable("the catalog gave no answer; look whether it was done before trying again") from exc
 
 
+class _InDoubt(Unavailable):
+    """A commit was sent, and more cannot be said for certain: whether it was made, or what became of it."""
+
+
+@contextmanager
+def _in_doubt() -> Iterator[None]:
+    try:
+        yield
+    except Unavailable as exc:
+        raise _InDoubt(exc.message) from exc
+
+
+class _Asked:
+    """A commit in the catalog's words: a request per table, and what each table will show of it."""
+
+    def __init__(self, changes: Sequence[Edit], statements: Mapping[str, int], transactions: Sequence[str]) -> None:
+        self.changes = changes
+        together = {f"tx:{transaction}": 0 for transaction in transactions}
+        self._notes = {
+            change.table: together if index else {**statements, **together} for index, change in enumerate(changes)
+        }
+        self.requests = {change.table: change_request(change, self._notes[change.table]) for change in changes}
+
+    def require(self, table: TableName, required: Sequence[Json]) -> None:
+        request = self.requests.setdefault(table, {"identifier": identifier(table), "requirements": [], "updates": []})
+        request["requirements"] += [item for item in required if item not in request["requirements"]]
+
+    def are_made(self, found: Mapping[TableName, Answer | None]) -> bool:
+        """Whether the tables show the changes; raises InternalError when some do and others do not."""
+        seen = {
+            change.table: (now := found[change.table]) is not None
+            and made(change, self._notes[change.table], now["metadata"])
+            for change in self.changes
+        }
+        if any(seen.values()) and not all(seen.values()):
+            changed, others = (
+                ", ".join(f"'{table[0]}.{table[1]}'" for table, done in seen.items() if done is which)
+                for which in (True, False)
+            )
+            raise InternalError(f"the catalog has made only a part of a commit: {changed} changed, {others} did not")
+        return bool(seen) and all(seen.values())
+
+
 class _Lazy(Mapping[Key, Value]):
     """Known keys, and values that are looked up when first asked for and then stay.
 
@@ -272,60 +390,9 @@ def _path(table: TableName) -> tuple[str, ...]:
     return ("namespaces", table[0], "tables", table[1])
 
 
-def _identifier(table: TableName) -> Json:
-    return {"namespace": [table[0]], "name": table[1]}
-
-
 def _exists(table: TableName) -> str:
     return f"table '{table[0]}.{table[1]}' already exists"
 
 
 def _unexpected(refused: Refused) -> Exception:
     return InvalidArgument(f"the catalog refuses: {refused.message}")
-
-
-def _request(change: Edit, statements: Mapping[str, int] | None) -> Json:
-    after = change.after if not statements else _noted(change.after, statements)
-    return {
-        "identifier": _identifier(change.table),
-        # Notes about statements depend on nothing, so they are no part of what must not have changed.
-        "requirements": requirements(change.before, change.after),
-        "updates": updates(change.before, after),
-    }
-
-
-def _noted(metadata: Mapping[str, Any], statements: Mapping[str, int]) -> Json:
-    """With the statements among the table's properties, one each so that writers do not overwrite each other's."""
-    now = time.time()
-    properties: dict[str, str] = dict(metadata.get("properties", {}))
-    old = [(_noted_at(value), key) for key, value in properties.items() if key.startswith(_STATEMENT)]
-    for place, (noted, key) in enumerate(sorted(old, reverse=True)):
-        if place >= _STATEMENTS_KEPT or noted < now - _STATEMENT_SECONDS:
-            del properties[key]
-    properties |= {_STATEMENT + key: f"{count} {now:.0f}" for key, count in statements.items()}
-    return {**metadata, "properties": properties}
-
-
-def _noted_at(value: str) -> float:
-    try:
-        return float(value.partition(" ")[2])
-    except ValueError:
-        return 0.0
-
-
-def _made(change: Edit, now: Mapping[str, Any]) -> bool:
-    """Whether a change is in a table's present metadata, which may have moved on since."""
-    after = change.after
-    if now["table-uuid"] != after["table-uuid"]:
-        return False
-    main = after.get("refs", {}).get("main", {}).get("snapshot-id")
-    published = {entry["snapshot-id"] for entry in now.get("snapshot-log", [])} | {None}
-    if main not in published:
-        return False
-    wanted = next(item for item in after["schemas"] if item["schema-id"] == after["current-schema-id"])
-    if all(item["fields"] != wanted["fields"] for item in now["schemas"]):
-        return False
-    before = {} if change.before is None else change.before.get("properties", {})
-    changed = {key: value for key, value in after.get("properties", {}).items() if before.get(key) != value}
-    held: Mapping[str, str] = now.get("properties", {})
-    return all(held.get(key) == value for key, value in changed.items())

@@ -6,14 +6,20 @@ from the same two documents, so no caller has to know which kind of catalog it s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sparkport.errors import InternalError
+from sparkport.lakehouse.pointers import Edit, TableName
 
-__all__ = ["Json", "requirements", "updates"]
+__all__ = ["Json", "STATEMENT", "change_request", "holds", "identifier", "made", "requirements", "still", "updates"]
 
 Json = dict[str, Any]
+
+STATEMENT = "sparkport.statement."
+_STATEMENT_SECONDS = 3600.0
+_STATEMENTS_KEPT = 200
 
 _LAST_ADDED = -1
 """Stands for what the same request has added: ids are given out by the catalog."""
@@ -22,6 +28,58 @@ _TOLD = {"format-version", "location", "schemas", "current-schema-id", "partitio
 _TOLD |= {"sort-orders", "default-sort-order-id", "properties", "refs", "table-uuid"}
 _KEPT_BY_CATALOG = {"last-updated-ms", "metadata-log", "snapshot-log", "current-snapshot-id", "last-column-id"}
 _KEPT_BY_CATALOG |= {"last-partition-id", "schema", "partition-spec"}
+
+
+def identifier(table: TableName) -> Json:
+    return {"namespace": [table[0]], "name": table[1]}
+
+
+def change_request(change: Edit, notes: Mapping[str, int]) -> Json:
+    """What to ask of the catalog for a change; ``notes`` are the statements to be noted with it."""
+    after = _noted(change.after, notes) if notes else change.after
+    return {
+        "identifier": identifier(change.table),
+        # Notes about statements depend on nothing, so they are no part of what must not have changed.
+        "requirements": requirements(change.before, change.after),
+        "updates": updates(change.before, after),
+    }
+
+
+def still(uuid: str, main: int | None) -> list[Json]:
+    """That a table is the same one and has the same rows."""
+    found: Json = {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": main}
+    return [{"type": "assert-table-uuid", "uuid": uuid}, found]
+
+
+def holds(required: Iterable[Json], now: Mapping[str, Any]) -> bool:
+    """Whether a table, by its present metadata, still is the one that was asked for, with the same rows."""
+    refs = now.get("refs", {})
+    for item in required:
+        if item["type"] == "assert-create" or item.get("uuid", now["table-uuid"]) != now["table-uuid"]:
+            return False
+        if "ref" in item and refs.get(item["ref"], {}).get("snapshot-id") != item["snapshot-id"]:
+            return False
+    return True
+
+
+def made(change: Edit, notes: Mapping[str, int], now: Mapping[str, Any]) -> bool:
+    """Whether a change is in a table's present metadata, which may have moved on since."""
+    after = change.after
+    if now["table-uuid"] != after["table-uuid"]:
+        return False
+    held: Mapping[str, str] = now.get("properties", {})
+    if notes:
+        return all(STATEMENT + key in held for key in notes)
+    main = after.get("refs", {}).get("main", {}).get("snapshot-id")
+    published = {entry["snapshot-id"] for entry in now.get("snapshot-log", [])} | {None}
+    if main not in published:
+        return False
+    wanted = next(item for item in after["schemas"] if item["schema-id"] == after["current-schema-id"])
+    if all(item["fields"] != wanted["fields"] for item in now["schemas"]):
+        return False
+    before = {} if change.before is None else change.before.get("properties", {})
+    changed = {key: value for key, value in after.get("properties", {}).items() if before.get(key) != value}
+    return all(held.get(key) == value for key, value in changed.items())
 
 
 def requirements(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> list[Json]:
@@ -126,3 +184,22 @@ def _refs(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Json]:
         else {"action": "remove-snapshot-ref", "ref-name": name}
         for name in sorted(_changed_refs(before, after))
     ]
+
+
+def _noted(metadata: Mapping[str, Any], statements: Mapping[str, int]) -> Json:
+    """With the statements among the table's properties, one each so that writers do not overwrite each other's."""
+    now = time.time()
+    properties: dict[str, str] = dict(metadata.get("properties", {}))
+    old = [(_noted_at(value), key) for key, value in properties.items() if key.startswith(STATEMENT)]
+    for place, (noted, key) in enumerate(sorted(old, reverse=True)):
+        if place >= _STATEMENTS_KEPT or noted < now - _STATEMENT_SECONDS:
+            del properties[key]
+    properties |= {STATEMENT + key: f"{count} {now:.0f}" for key, count in statements.items()}
+    return {**metadata, "properties": properties}
+
+
+def _noted_at(value: str) -> float:
+    try:
+        return float(value.partition(" ")[2])
+    except ValueError:
+        return 0.0

@@ -1,0 +1,62 @@
+"""The ledger's rows as the database has them: transactions, and the servers that have begun them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["ABORTED", "ACTIVE", "COMMITTED", "OPEN", "PUBLISHING", "Row", "SELECT", "TABLES", "as_row"]
+
+ACTIVE, PUBLISHING, COMMITTED, ABORTED = "active", "publishing", "committed", "aborted"
+OPEN = f"state IN ('{ACTIVE}', '{PUBLISHING}')"
+
+TABLES = (
+    """CREATE TABLE IF NOT EXISTS sparkport_transactions (
+        catalog_name VARCHAR(255) NOT NULL, id VARCHAR(255) NOT NULL, server VARCHAR(255) NOT NULL,
+        owner TEXT NOT NULL, isolation VARCHAR(32) NOT NULL, state VARCHAR(16) NOT NULL, tables TEXT NOT NULL,
+        begun DOUBLE PRECISION NOT NULL, ended DOUBLE PRECISION, PRIMARY KEY (catalog_name, id))""",
+    """CREATE TABLE IF NOT EXISTS sparkport_servers (
+        catalog_name VARCHAR(255) NOT NULL, server VARCHAR(255) NOT NULL, seen DOUBLE PRECISION NOT NULL,
+        needs TEXT NOT NULL, PRIMARY KEY (catalog_name, server))""",
+)
+
+SELECT = (
+    "SELECT t.id, t.server, t.owner, t.isolation, t.state, t.tables, t.begun, t.ended, s.seen "
+    "FROM sparkport_transactions t "
+    "LEFT JOIN sparkport_servers s ON s.catalog_name = t.catalog_name AND s.server = t.server "
+    "WHERE t.catalog_name = ? AND "
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """``ended`` is when the row last changed its state: of one that is publishing, when that began."""
+
+    id: str
+    server: str
+    owner: str
+    isolation: str
+    state: str
+    tables: tuple[tuple[str, str], ...]
+    begun: float
+    ended: float | None
+    here: bool
+    alive: bool
+
+
+def as_row(values: tuple[Any, ...], server: str, since: float) -> Row:
+    found, at, owner, isolation, state, tables, begun, ended, seen = values
+    here = at == server
+    return Row(
+        id=found,
+        server=at,
+        owner=owner,
+        isolation=isolation,
+        state=state,
+        tables=tuple((schema, table) for schema, table in json.loads(tables)),
+        begun=begun,
+        ended=ended,
+        here=here,
+        alive=here or (seen is not None and seen > since),
+    )
