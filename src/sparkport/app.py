@@ -15,6 +15,7 @@ from sparkport.lakehouse.maintenance_plan import MaintenanceSettings
 from sparkport.lakehouse.open import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.spark import SparkState
+from sparkport.transactions.manager import TransactionSettings
 from sparkport.wire.server import GrpcServer, Limits
 from sparkport.wire.service import FlightService
 from sparkport.wire.tls import TlsSettings, check_exposure, server_credentials
@@ -30,6 +31,7 @@ __all__ = [
     "Server",
     "SparkState",
     "TlsSettings",
+    "TransactionSettings",
     "lakehouse_actions",
 ]
 

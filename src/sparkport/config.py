@@ -158,6 +158,15 @@ def parse_size(value: int | str) -> int:
     return size
 
 
+def _room(value: int | str) -> int:
+    """Bytes on a disk, which gRPC does not limit."""
+    found = re.fullmatch(r"([0-9]{1,18})\s*([a-z]*)", str(value).strip().lower())
+    unit = None if found is None else _UNITS.get(found[2])
+    if found is None or unit is None or not 1024 <= int(found[1]) * unit < 2**63:
+        raise ValueError("a size from 1KiB, such as 500MB or 64GiB")
+    return int(found[1]) * unit
+
+
 def _show_size(size: int) -> str:
     for unit in ("gib", "mib", "kib"):
         if size % _UNITS[unit] == 0:
@@ -202,6 +211,7 @@ TABLE = Kind("table", (dict,), _table)
 PROPERTIES = Kind("table", (dict,), _properties)
 TEXTS = Kind("list", (list,), _texts, ",".join)
 SIZE = Kind("size", (int, str), parse_size, _show_size)
+ROOM = Kind("size", (int, str), _room, _show_size)
 LEVEL = _choice("debug", "info", "warning", "error")
 FORMAT = _choice("text", "json")
 ENGINE = _choice("lakehouse", "memory")
@@ -226,6 +236,9 @@ class Settings:
     ] = None
     spark: Annotated[str, TEXT, "Spark master to start a Connect server for, or sc://… of one that runs"] = "local[*]"
     driver_memory: Annotated[str, TEXT, "Memory of the Spark driver that is started"] = "2g"
+    silence_seconds: Annotated[
+        float, SECONDS, "How long the Spark that is started may give no answer before it is started again; 0: for ever"
+    ] = 120.0
     jars: Annotated[Path | None, PATH, "Folder of jars for Spark, for sites without a repository"] = None
     staging: Annotated[str | None, TEXT, "Folder for rows on their way to Spark; in the warehouse if unset"] = None
     properties: Annotated[
@@ -236,6 +249,14 @@ class Settings:
     small_files: Annotated[int, COUNT, "How many small files of a table are put together into large ones"] = 24
     retention_seconds: Annotated[float, SECONDS, "How long a table's old versions stay"] = 432_000.0
     max_snapshots: Annotated[int, COUNT, "Old versions of a table beyond this many go after ten minutes"] = 500
+    dropped_seconds: Annotated[float, SECONDS, "How long the folder of a dropped table stays; 0 keeps it for ever"] = (
+        0.0
+    )
+    transaction_seconds: Annotated[float, INTERVAL, "How long a transaction may be idle before it is aborted"] = 900.0
+    max_transactions: Annotated[int, COUNT, "Deferred transactions that may be open at once"] = 1_000
+    max_transaction_bytes: Annotated[
+        int, ROOM, "What all deferred transactions together may hold on disk before they are committed"
+    ] = 64 * 2**30
     log_level: Annotated[str, LEVEL, "What to log, to standard error"] = "info"
     log_format: Annotated[str, FORMAT, "How to log: lines for people, or one JSON object each"] = "text"
     threads: Annotated[int, COUNT, "Threads that serve calls; a call has one until it ends"] = 256

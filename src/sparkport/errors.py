@@ -153,6 +153,7 @@ class FailedPrecondition(SparkportError):
 class TransactionNotActive(FailedPrecondition):
     def __init__(self, transaction_id: str, state: str) -> None:
         super().__init__(f"transaction '{transaction_id}' is not active (state: {state})")
+        self.transaction_id = transaction_id
 
 
 class Unsupported(SparkportError):

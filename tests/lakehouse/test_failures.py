@@ -351,13 +351,13 @@ def test_what_a_dead_server_staged_is_removed_and_what_a_living_one_staged_is_no
     dead._lock.close()  # as the kernel does when a process ends
     half.mkdir()
     (tmp_path / "not ours").mkdir()
-    told: list[str] = []
-    third.clean(told.extend)
+    told: dict[str, list[str]] = {}
+    third.clean(told.__setitem__)
     assert living.folder.exists()
     assert not dead.folder.exists()
     assert not half.exists()
     assert (tmp_path / "not ours").exists()
-    assert told == ["/warehouse/t/metadata/1.metadata.json"]
+    assert told == {"0" * 32: [], dead.server: ["/warehouse/t/metadata/1.metadata.json"]}
     living.close()
     third.close()
     assert {path.name for path in tmp_path.iterdir()} == {"not ours", "servers.lock"}

@@ -25,7 +25,6 @@ from sparkport.errors import (
     RowNotFound,
     SparkportError,
     TableNotFound,
-    Unsupported,
 )
 from sparkport.lakehouse.faults import on_fault
 from sparkport.lakehouse.numbers import number_of
@@ -221,17 +220,6 @@ def begin_elsewhere(lake: Lake) -> CallContext:
 
 
 # Deferred transactions, which are not there yet
-
-
-def test_a_deferred_transaction_is_refused_clearly(lake: Lake) -> None:
-    manager = lake.opened.catalog.transactions
-    assert manager is not None
-    with pytest.raises(Unsupported, match="cannot be deferred"):
-        manager.begin(NOBODY, auto_commit=False)
-    open_one = manager.begin(NOBODY)
-    with pytest.raises(Unsupported, match="cannot be deferred"):
-        manager.defer(open_one)
-    assert manager.auto_commits(open_one)
 
 
 # Statement ids

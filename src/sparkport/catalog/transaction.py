@@ -92,6 +92,10 @@ class TransactionManager(ABC):
     def open_transactions(self) -> Sequence[OpenTransaction]:
         return ()
 
+    def owner(self, transaction_id: str) -> str | None:
+        """The subject that began it, to whom alone the server shows it; None where that is not known."""
+        return None
+
 
 def require_committable(manager: TransactionManager, transaction_id: str) -> None:
     """Return when a client may ask for a commit: a manager only promises that commits can be repeated."""

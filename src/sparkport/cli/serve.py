@@ -20,6 +20,7 @@ from sparkport.app import (
     Server,
     SparkState,
     TlsSettings,
+    TransactionSettings,
     lakehouse_actions,
 )
 from sparkport.catalog import Catalog
@@ -83,8 +84,13 @@ def _built_in(settings: Settings, ending: contextlib.ExitStack, actions: list[Cu
 
     The lakehouse has actions of its own, which are added to ``actions``.
     """
+    transactions = TransactionSettings(
+        idle_seconds=settings.transaction_seconds,
+        max_deferred=settings.max_transactions,
+        max_staged_bytes=settings.max_transaction_bytes,
+    )
     if settings.engine == "memory":
-        return MemoryCatalog(settings.catalog, default_schema=settings.schema)
+        return MemoryCatalog(settings.catalog, default_schema=settings.schema, settings=transactions)
     lakehouse = Lakehouse(
         LakehouseSettings(
             warehouse=settings.warehouse,
@@ -93,10 +99,12 @@ def _built_in(settings: Settings, ending: contextlib.ExitStack, actions: list[Cu
             spark=settings.spark,
             jars=settings.jars,
             driver_memory=settings.driver_memory,
+            silence_seconds=settings.silence_seconds,
             staging=settings.staging,
             properties={key: value.reveal() for key, value in (settings.properties or {}).items()},
         ),
         default_schema=settings.schema,
+        transactions=transactions,
         on_state=_tell_state,
         maintenance=_maintenance(settings) if settings.maintenance else None,
     )
@@ -110,6 +118,7 @@ def _maintenance(settings: Settings) -> MaintenanceSettings:
         small_files=settings.small_files,
         retention_seconds=settings.retention_seconds,
         max_snapshots=settings.max_snapshots,
+        dropped_seconds=settings.dropped_seconds,
     )
 
 

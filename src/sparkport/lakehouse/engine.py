@@ -2,27 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from sparkport.catalog.context import CallContext
-from sparkport.errors import Conflict, SparkportError
+from sparkport.catalog.transaction import Isolation, OpenTransaction, TransactionState
+from sparkport.errors import Conflict, NotFound, ResourceExhausted, SparkportError, Unavailable
+from sparkport.lakehouse.apply import Applier
 from sparkport.lakehouse.cache import BoundedCache
+from sparkport.lakehouse.changes import NetChange, OwnRows, TableChange, Workspace
+from sparkport.lakehouse.commit import Committer, Pending
 from sparkport.lakehouse.files import FileSystem
+from sparkport.lakehouse.ledger import Ledger
 from sparkport.lakehouse.own import OwnChanges
 from sparkport.lakehouse.pointers import Cut, Pointers, TableName
 from sparkport.lakehouse.snapshot import TableVersion, VersionLoader
 from sparkport.lakehouse.spark import Sessions
 from sparkport.lakehouse.staging import Staging
 from sparkport.lakehouse.writer import TableWriter, Writers
-from sparkport.transactions.manager import Transaction, Transactions, TransactionSettings
+from sparkport.transactions.manager import InDoubt, Transaction, Transactions, TransactionSettings
 
 __all__ = ["LakeEngine", "LakeView"]
 
 logger = logging.getLogger(__name__)
 
+_PATIENCE = 300.0
+"""How long a commit waits for a Spark that is starting."""
+
 _ENTRIES_KEPT = 200_000
 """Snapshots and log entries in all metadata that is kept: they are what makes it large."""
+
+_PINS_KEPT = 100_000
+"""Of which only the snapshot is kept: all of them are asked for at every beat, and few are read."""
+
+
+def _looked_up(cut: Cut) -> Mapping[TableName, str]:
+    """A REST catalog's cut is filled as it is looked at; what was not looked at is not seen by anybody yet."""
+    known: Mapping[TableName, str] = getattr(cut.tables, "known", cut.tables)
+    return known
 
 
 def _entries(version: TableVersion) -> int:
@@ -32,12 +52,19 @@ def _entries(version: TableVersion) -> int:
 
 @dataclass(slots=True, eq=False)
 class LakeView:
-    """What a transaction sees: all pointers of the moment it began, later ones for tables that it wrote itself."""
+    """What a transaction sees: all pointers of the moment it began, later ones for tables that it wrote itself.
+
+    ``net`` is what it has changed and not committed.
+    """
 
     cut: Cut
     since: int = 0
     pins: dict[TableName, str | None] = field(default_factory=dict)
     read: set[TableName] = field(default_factory=set)
+    net: NetChange | None = None
+
+    def change(self, table: TableName) -> TableChange | None:
+        return None if self.net is None else self.net.tables.get(table)
 
     def location(self, table: TableName) -> str | None:
         return self.pins[table] if table in self.pins else self.cut.tables.get(table)
@@ -59,6 +86,7 @@ class LakeEngine:
         spark: Sessions,
         staging: Staging,
         loader: VersionLoader,
+        ledger: Ledger,
         settings: TransactionSettings | None = None,
     ) -> None:
         self.catalog_name = catalog_name
@@ -66,13 +94,19 @@ class LakeEngine:
         self.files = files
         self.spark = spark
         self.staging = staging
+        self.ledger = ledger
         self._loader = loader
-        self.transactions: Transactions[LakeView] = Transactions(self, settings, deferred=False)
+        self._settings = settings or TransactionSettings()
+        self.transactions: Transactions[LakeView] = Transactions(self, self._settings)
         self.own = OwnChanges()
         self.writers = Writers(
             lambda table: TableWriter(table, catalog=catalog_name, pointers=pointers, files=files, spark=spark)
         )
+        self.workspace = Workspace(staging.folder)
+        self.applier = Applier(catalog=catalog_name, pointers=pointers, files=files, spark=spark, staging=staging)
+        self._committer = Committer(pointers=pointers, writers=self.writers, applier=self.applier, current=self.current)
         self._versions: BoundedCache[tuple[TableName, str], TableVersion] = BoundedCache(_ENTRIES_KEPT, weigh=_entries)
+        self._pinned: BoundedCache[tuple[TableName, str], tuple[str, int | None]] = BoundedCache(_PINS_KEPT)
 
     # Looking at tables
 
@@ -97,6 +131,8 @@ class LakeEngine:
     def _follow(self, ctx: CallContext, view: LakeView, table: TableName) -> str | None:
         """Where a transaction sees a table, moved on by what the caller itself has created or altered since."""
         seen = view.location(table)
+        if view.change(table) is not None:
+            return seen
         moved = self.own.follow(ctx, table, seen, since=view.since)
         if moved != seen:
             view.pins[table] = moved
@@ -123,7 +159,9 @@ class LakeEngine:
     def require_schema(self, version: TableVersion) -> None:
         """Rows that were fitted to a schema go into a table that still has it."""
         current = self.current(version.name)
-        if current is None or current.uuid != version.uuid or current.columns.fields != version.columns.fields:
+        if current is None:
+            raise NotFound(f"table '{version.name[1]}' has been dropped")
+        if current.uuid != version.uuid or not current.columns.takes_rows_of(version.columns):
             raise Conflict(f"table '{version.name[1]}' has been altered; run the statement again")
 
     def committed(self, table: TableName, location: str, transaction: Transaction[LakeView] | None) -> None:
@@ -131,17 +169,154 @@ class LakeEngine:
         if transaction is not None:
             transaction.state.pins[table] = location
 
+    # Changes that wait for a commit
+
+    def defers(self, transaction: Transaction[LakeView]) -> bool:
+        """Whether statements go through the transaction's own file.
+
+        Under serializable those do too that are committed one by one: what they read is checked with the commit.
+        """
+        return not transaction.auto_commit or transaction.isolation is Isolation.SERIALIZABLE
+
+    def changing(self, transaction: Transaction[LakeView], version: TableVersion) -> TableChange:
+        """Where a statement of a transaction puts its changes; the transaction's lock is held."""
+        view = transaction.state
+        if view.net is None:
+            view.net = self.workspace.open(transaction.id)
+        change = view.net.table(version)
+        if change.version.location != version.location:
+            raise Conflict(f"table '{version.name[1]}' has been altered; run the transaction again")
+        return change
+
+    def deferred(self, transaction: Transaction[LakeView], count: int, *, statement: str | None, returned: bool) -> int:
+        """A statement has put its changes there; how many rows that are in the end.
+
+        ``returned`` says that old rows have been handed out. One that commits each statement commits it at once.
+        """
+        held = self.workspace.bytes_held()
+        if held > self._settings.max_staged_bytes:
+            raise ResourceExhausted(
+                f"open transactions hold {held:,} bytes of changes, more than {self._settings.max_staged_bytes:,}"
+            )
+        if transaction.auto_commit and transaction.state.net is not None:
+            try:
+                pending = self._pending(transaction, {} if statement is None else {statement: count})
+                pending.returned = returned
+                transaction.state.pins.update(self._commit(pending))
+            finally:
+                self._close(transaction)
+            return count - sum(map(len, pending.gone.values()))
+        return count
+
+    def own_rows(self, ctx: CallContext, version: TableVersion, columns: tuple[int, ...]) -> OwnRows | None:
+        """What a call's transaction has changed in a table that it reads, and does not see in ``version``."""
+        with self.transactions.use(ctx) as transaction:
+            if transaction is None or not self.defers(transaction):
+                return None
+            with transaction.lock:
+                transaction.state.read.add(version.name)
+                change = transaction.state.change(version.name)
+                if change is None or not change.rows or change.version.location != version.location:
+                    return None
+                return change.own_rows(columns)
+
+    def has_own_rows(self, ctx: CallContext, table: TableName) -> bool:
+        with self.transactions.use(ctx) as transaction:
+            change = None if transaction is None else transaction.state.change(table)
+            return change is not None and change.rows > 0
+
+    def _pending(self, transaction: Transaction[LakeView], statements: dict[str, int]) -> Pending:
+        view = transaction.state
+        tables = {} if view.net is None else view.net.tables
+        reads: dict[TableName, TableVersion | None] = {}
+        if transaction.isolation is Isolation.SERIALIZABLE:
+            for table in sorted(view.read):
+                location = view.location(table)
+                reads[table] = None if location is None else self.version(table, location)
+        changes = {table: change for table, change in tables.items() if change.rows}
+        return Pending(transaction.id, changes, reads, statements, recorded=not transaction.auto_commit)
+
+    def _commit(self, pending: Pending) -> Mapping[TableName, str]:
+        if not pending.changes and not pending.reads:
+            return {}
+        if pending.changes:
+            self.spark.wait_ready(_PATIENCE)
+        return self._committer.commit(pending)
+
+    def _close(self, transaction: Transaction[LakeView]) -> None:
+        net, transaction.state.net = transaction.state.net, None
+        if net is not None:
+            net.close()
+
+    def needed(self) -> dict[str, set[int]]:
+        """Snapshots that open transactions and running scans read and that are not the newest, by the table's uuid."""
+        self.transactions.expire()
+        found = self._loader.reader.all_reading()
+        newest = _looked_up(self.pointers.cut()).items()
+        views = [transaction.state for transaction in self.transactions.everyone()]
+        # Those that began between the same two commits share a cut, and there may be very many of them.
+        cuts = {id(view.cut): view.cut for view in views}.values()
+        old: set[tuple[TableName, str | None]] = set().union(*(_looked_up(cut).items() - newest for cut in cuts))
+        old |= {item for view in views if view.pins for item in list(view.pins.items())} - newest
+        for table, place in old:
+            with contextlib.suppress(SparkportError):
+                uuid, snapshot_id = self._pinned.get((table, place or ""), partial(self._snapshot_of, table, place))
+                if snapshot_id is not None:
+                    found.setdefault(uuid, set()).add(snapshot_id)
+        return found
+
+    def _snapshot_of(self, table: TableName, location: str | None) -> tuple[str, int | None]:
+        if location is None:
+            return "", None
+        version = self.version(table, location)
+        return version.uuid, version.snapshot_id
+
     # transactions.Engine
 
     def pin(self) -> LakeView:
         since = self.own.now()
         return LakeView(self.pointers.cut(), since)
 
+    def begun(self, transaction: Transaction[LakeView]) -> None:
+        self.ledger.begin(transaction.id, owner=transaction.owner, isolation=transaction.isolation)
+
     def publish(self, transaction: Transaction[LakeView]) -> None:
-        """Statements publish themselves: there is nothing left to do."""
+        if transaction.auto_commit:
+            return  # statements have published themselves
+        try:
+            moved = self._commit(self._pending(transaction, {}))
+            if not moved:
+                self.ledger.end(transaction.id, TransactionState.COMMITTED)
+        except Unavailable as exc:
+            try:
+                state = self.ledger.end(transaction.id, TransactionState.ABORTED)
+            except SparkportError as unknown:
+                raise InDoubt(transaction.id) from unknown
+            if state is not TransactionState.COMMITTED:
+                raise exc
 
     def discard(self, transaction: Transaction[LakeView]) -> None:
-        """Statements that failed have left nothing."""
+        self._close(transaction)
+        if transaction.auto_commit or transaction.status is not TransactionState.ABORTED:
+            return
+        try:
+            self.ledger.end(transaction.id, TransactionState.ABORTED)
+        except SparkportError as exc:
+            logger.warning("the end of transaction %s was not noted: %s", transaction.id, exc)
 
     def changes(self, transaction: Transaction[LakeView]) -> tuple[tuple[str, ...], int]:
-        return (), 0
+        net = transaction.state.net
+        if net is None:
+            return (), 0
+        changed = {table: change.rows for table, change in list(net.tables.items()) if change.rows}
+        return tuple(sorted(".".join(table) for table in changed)), sum(changed.values())
+
+    def recorded(self, transaction_id: str) -> TransactionState | None:
+        found = self.ledger.find(transaction_id)
+        return None if found is None else found.state
+
+    def recorded_owner(self, transaction_id: str) -> str | None:
+        return self.ledger.owner(transaction_id)
+
+    def open_elsewhere(self) -> Sequence[OpenTransaction]:
+        return self.ledger.open_elsewhere()

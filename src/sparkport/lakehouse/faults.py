@@ -25,7 +25,10 @@ __all__ = ["ACTIONS", "Fault", "POINTS", "fault", "on_fault", "on_kill_spark"]
 POINTS = (
     "stage.before",  # the first rows of a statement are here
     "stage.after",  # all rows are in the staging folder
+    "defer.after",  # a statement is in its transaction's file, nothing else has happened
+    "commit.decided",  # a transaction has no conflict with the tables as they are
     "apply.before",  # Spark is about to be told
+    "apply.between",  # new rows are on a branch, changed ones are not
     "apply.after",  # Spark has made a snapshot that nobody sees
     "publish.before",  # the snapshot is found to be right
     "metadata.before",  # a metadata file is about to be written, for a row change or for DDL

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from sparkport.errors import PermissionDenied
 from sparkport.lakehouse.catalog import LakehouseCatalog
 from sparkport.lakehouse.database import Database, open_database
+from sparkport.lakehouse.dropped import DroppedFolders
 from sparkport.lakehouse.engine import LakeEngine
 from sparkport.lakehouse.files import FileSystem, local_path
+from sparkport.lakehouse.ledger import Ledger
 from sparkport.lakehouse.maintenance import Maintenance
 from sparkport.lakehouse.maintenance_plan import MaintenanceSettings
 from sparkport.lakehouse.maintenance_thread import MaintenanceThread
-from sparkport.lakehouse.pointers import Pointers, SqlPointers
+from sparkport.lakehouse.pointers import Pointers, SqlPointers, TableName
 from sparkport.lakehouse.read import Reader
 from sparkport.lakehouse.recovery import JournalledFiles, recover
 from sparkport.lakehouse.rest import RestPointers
@@ -54,7 +58,7 @@ class Lakehouse:
         self._owns_spark = spark is None
         self.spark = spark or SparkServer(settings, on_state=on_state)
         self._database: Database | None = None
-        self._staging = Staging(settings.staging_path)
+        self._staging = Staging(settings.staging_path, catalog=_digest(settings))
         files = JournalledFiles(self._staging)
         files.configure(settings.storage_options())
         sessions = self.spark.sessions(settings.session_conf())
@@ -69,30 +73,60 @@ class Lakehouse:
             spark=sessions,
             staging=self._staging,
             loader=loader,
+            ledger=self._ledger,
             settings=transactions,
         )
-        recover(files, self.engine.pointers, self._staging)
+        recover(files, self.engine.pointers, self._staging, self._ledger)
         self.catalog = LakehouseCatalog(self.engine, warehouse=settings.warehouse_path, default_schema=default_schema)
 
         self.maintenance = Maintenance(self.engine, self._reader, maintenance)
         self._upkeep = None
         if maintenance is not None:
-            self._upkeep = MaintenanceThread(self.maintenance, ready=lambda: self.spark.state is SparkState.READY)
+            self._upkeep = MaintenanceThread(
+                self.maintenance,
+                ready=lambda: self.spark.state is SparkState.READY,
+                dropped=self._dropped_folders() if maintenance.dropped_seconds > 0 else None,
+            )
 
     def _pointers(self, files: FileSystem) -> Pointers:
+        name = self.settings.catalog_name
         if self.settings.kind == "rest":
-            return RestPointers.of(self.settings)
+            # Such a catalog has no place for what becomes of transactions. Servers on one staging folder share it.
+            folder = Path(self.settings.staging_path).resolve()
+            self._database = open_database(f"sqlite:///{folder}/transactions-{_digest(self.settings)[:12]}.db")
+
+            def was_made(transaction_id: str, tables: Sequence[TableName]) -> bool:
+                return any(rest.statement(f"tx:{transaction_id}", table) is not None for table in tables)
+
+            self._ledger = Ledger(self._database, name, server=self._staging.server, resolve=was_made)
+            rest = RestPointers.of(self.settings, files, self._ledger)
+            return rest
         self._database = open_database(self.settings.database_uri)
         try:
-            return SqlPointers(self._database, self.settings.catalog_name, files)
+            self._ledger = Ledger(self._database, name, server=self._staging.server)
+            return SqlPointers(self._database, name, files, self._ledger)
         except BaseException:
             self._database.close()
             self._staging.close()
             raise
 
+    def _dropped_folders(self) -> DroppedFolders | None:
+        """None with a REST catalog: it does not tell of all tables that it has, and its files are its own to remove."""
+        if self._database is None or self.settings.kind == "rest":
+            return None
+        return DroppedFolders(
+            self._database,
+            self.settings.catalog_name,
+            warehouse=self.settings.warehouse_path,
+            files=self.engine.files,
+            pinned=self.maintenance.all_pinned,
+            is_read=self.maintenance.is_read,
+        )
+
     def start(self) -> Lakehouse:
         if self._owns_spark:
             self.spark.start()
+        self._ledger.start(self.engine.needed)
         if self._upkeep is not None:
             self._upkeep.start()
         return self
@@ -108,6 +142,8 @@ class Lakehouse:
         if not self._owns_spark or not self.spark.is_child:
             self.engine.spark.close()
         self._reader.close()
+        self.engine.workspace.close()
+        self._ledger.stop()
         self._staging.close()
         if self._database is not None:
             self._database.close()
@@ -117,6 +153,15 @@ class Lakehouse:
 
     def __exit__(self, *exc: object) -> None:
         self.stop()
+
+
+def _digest(settings: LakehouseSettings) -> str:
+    """Tells catalogs apart by where they are, whoever asks: a new password makes no other catalog."""
+    parts = urlsplit(settings.database_uri)
+    names = ("warehouse", "prefix")  # by which a REST server knows several catalogs
+    own = [settings.properties.get(f"spark.sql.catalog.{settings.catalog_name}.{name}") for name in names]
+    told = (parts.scheme, parts.hostname, parts.port, parts.path, settings.catalog_name, *own)
+    return hashlib.sha256(repr(told).encode()).hexdigest()
 
 
 def _make(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a server that died in the middle of a commit has left among a table's metadata files, found and removed.
+"""What a server that died in the middle of a commit has left, found and removed: metadata files, branches, open rows.
 
 A metadata file is written before the catalog points to it. The server notes each in its staging folder first, so that
 whoever starts next need not look through the warehouse, and cannot take another server's file in the making for dead.
@@ -10,7 +10,9 @@ import contextlib
 import logging
 
 from sparkport.errors import SparkportError
+from sparkport.lakehouse.apply import BRANCH, drop_branches
 from sparkport.lakehouse.files import FileSystem
+from sparkport.lakehouse.ledger import Ledger
 from sparkport.lakehouse.metadata import load
 from sparkport.lakehouse.pointers import Pointers
 from sparkport.lakehouse.staging import Staging
@@ -35,18 +37,28 @@ class JournalledFiles(FileSystem):
         super().write_new(path, data)
 
 
-def recover(files: FileSystem, pointers: Pointers, staging: Staging) -> None:
+def recover(files: FileSystem, pointers: Pointers, staging: Staging, ledger: Ledger) -> None:
     """Clean up after servers that are dead. What cannot be cleaned up is in nobody's way: the server starts anyhow."""
 
-    def forget(written: list[str]) -> None:
-        current = list(pointers.cut().tables.values()) if written else []
+    def forget(server: str, written: list[str]) -> None:
+        ledger.bury(server)
+        current = dict(pointers.cut().tables) if written else {}
         for location in written:
-            _forget(files, location, current)
+            _forget(files, location, list(current.values()))
+        folders = {_folder(location) for location in written}
+        for table, location in current.items():
+            if _folder(location) in folders:
+                with contextlib.suppress(SparkportError):
+                    drop_branches(pointers, files, table, lambda name: name.startswith(f"{BRANCH}{server}_"))
 
     try:
         staging.clean(forget)
     except SparkportError as exc:
         logger.warning("what dead servers have left was not removed: %s", exc)
+
+
+def _folder(location: str) -> str:
+    return location.rpartition("/")[0]
 
 
 def _forget(files: FileSystem, location: str, current: list[str]) -> None:

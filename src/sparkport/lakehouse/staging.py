@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 _GROUP_ROWS = 1_000_000
 _GROUP_BYTES = 64 * 1024 * 1024
+_READ_ROWS = 65_536
 
 
 class StagedRows:
@@ -62,6 +63,16 @@ class StagedRows:
                 self._writer = pq.ParquetWriter(self.path, self.schema, compression="snappy")
             self._writer.close()
         return self.path
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All rows again, for this process. Few of them have never been on disk."""
+        if self._writer is None:
+            yield from self._held
+            return
+        path = self.finish()
+        with _disk_errors(), pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(_READ_ROWS):
+                yield pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
 
     def discard(self) -> None:
         """Safe to repeat."""
@@ -100,6 +111,7 @@ class _disk_errors:  # noqa: N801 - reads as a word of the with statement
 
 _OWN = re.compile(r"[0-9a-f]{32}")
 _JOURNAL = "metadata.txt"
+_CATALOG = "catalog.txt"
 _JOURNAL_LINES = 4_096
 _JOURNAL_KEPT = 512
 
@@ -111,8 +123,10 @@ class Staging:
     points to can be told from all others. Only the last few can be in doubt, so the journal is kept short.
     """
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, *, catalog: str = "") -> None:
+        """``catalog`` tells catalogs apart that share a folder: only who has the same one can judge of its files."""
         self._root = Path(root)
+        self._catalog = catalog
         self.folder = self._root / uuid.uuid4().hex
         self._journal_lock = threading.Lock()
         self._journal_lines: list[str] = []
@@ -120,6 +134,7 @@ class Staging:
             self._root.mkdir(parents=True, exist_ok=True)
             with self._alone():
                 self.folder.mkdir()
+                (self.folder / _CATALOG).write_text(catalog)
                 self._lock: IO[str] = (self.folder / "owner.lock").open("w")
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._lock.write(str(os.getpid()))
@@ -133,7 +148,7 @@ class Staging:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def note(self, location: str) -> None:
-        """A metadata file is about to be written there."""
+        """A metadata file is about to be written there, or a branch made of the table that it describes."""
         journal = self.folder / _JOURNAL
         with self._journal_lock, _disk_errors():
             self._journal_lines.append(location)
@@ -146,16 +161,32 @@ class Staging:
             with journal.open("a") as file:
                 file.write(f"{location}\n")
 
-    def clean(self, forget: Callable[[list[str]], None]) -> None:
-        """Remove what servers that are no more have left; ``forget`` is given the metadata files they wrote last."""
+    @property
+    def server(self) -> str:
+        """A name that no other server has or had."""
+        return self.folder.name
+
+    def clean(self, forget: Callable[[str, list[str]], None]) -> None:
+        """Remove what servers of the same catalog that are no more have left.
+
+        ``forget`` is given their names and what they noted last.
+        """
         with _disk_errors(), self._alone():
             for other in sorted(self._root.iterdir()):
                 if other == self.folder or not _OWN.fullmatch(other.name) or _is_owned(other):
                     continue
+                if not self._is_of_same_catalog(other):
+                    continue
                 logger.info("removing what a dead server staged in %s", other)
-                with contextlib.suppress(FileNotFoundError):
-                    forget((other / _JOURNAL).read_text().splitlines())
+                journal = other / _JOURNAL
+                forget(other.name, journal.read_text().splitlines() if journal.exists() else [])
                 shutil.rmtree(other, ignore_errors=True)
+
+    def _is_of_same_catalog(self, folder: Path) -> bool:
+        try:
+            return (folder / _CATALOG).read_text() == self._catalog
+        except FileNotFoundError:  # it died before it did anything at all
+            return not (folder / _JOURNAL).exists()
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:

@@ -2,14 +2,18 @@
 
 What happens to which row is decided on one snapshot, with its row ids and row lineage read by DuckDB in milliseconds,
 while the table's writers wait; Spark then does just that, and ``main`` moves only if that snapshot is still its end.
+
+In a deferred transaction the end of a statement only changes the transaction's own file; see ``changes.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -18,22 +22,21 @@ from sparkport.catalog.constraints import check_rows
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.statement import Change, MissingRows, Statement, StatementRequest
 from sparkport.catalog.table import ROW_ID
-from sparkport.errors import Conflict, RowNotFound, TableNotFound, TransactionNotActive, Unsupported
+from sparkport.errors import Conflict, NotFound, RowNotFound, TransactionNotActive
+from sparkport.lakehouse.changes import Sent, TableChange
 from sparkport.lakehouse.columns import Columns, Json
 from sparkport.lakehouse.engine import LakeEngine, LakeView
 from sparkport.lakehouse.faults import fault
+from sparkport.lakehouse.merge_sql import DELETED_COUNT, MERGED_ID, UPDATED_COUNT, merge_sql
 from sparkport.lakehouse.snapshot import TableVersion
 from sparkport.lakehouse.spark_sql import quoted
 from sparkport.lakehouse.staging import StagedRows
-from sparkport.lakehouse.storage import to_stored
+from sparkport.lakehouse.storage import conformed_batch, to_stored
 from sparkport.lakehouse.types import spark_type, stored_type
 from sparkport.lakehouse.writer import Applied, MergeWork
 from sparkport.transactions.manager import Transaction
 
 __all__ = ["LakeStatement"]
-
-_UPDATED = "spark.merge-into.num-target-rows-updated"
-_DELETED = "spark.merge-into.num-target-rows-deleted"
 
 
 class LakeStatement(Statement):
@@ -48,14 +51,30 @@ class LakeStatement(Statement):
         self._ids: dict[int, int] = {}
         self._pushed = 0
         self._ended = False
+        self._change: TableChange | None = None
+        self._since = 0
+        if self._transaction is not None and engine.defers(self._transaction):
+            try:
+                with self._transaction.lock:
+                    self._change = engine.changing(self._transaction, version)
+                    self._since = self._change.step
+            except BaseException:
+                self.abort()
+                raise
 
     def push(self, rows: pa.RecordBatch | None, row_ids: pa.Int64Array | None) -> pa.RecordBatch | None:
         if self._request.change is Change.INSERT and rows is not None:
             check_rows(self._version.name[1], self._version.checks, rows)
-            self._stage(rows, None)
-            return rows if self._request.returning else None
+            new_ids = None if self._change is None else self._change.new_ids(rows.num_rows)
+            self._stage(rows, new_ids)
+            if not self._request.returning:
+                return None
+            # What id a row gets is known when Spark has written it.
+            return rows.append_column(ROW_ID, pa.nulls(rows.num_rows, pa.int64()) if new_ids is None else new_ids)
         if row_ids is None:
             return None
+        if rows is not None and self._request.returning:
+            rows = _last_of_each(rows, row_ids)
         back = self._changed(rows, row_ids)
         self._stage(rows, row_ids)
         return back
@@ -85,11 +104,13 @@ class LakeStatement(Statement):
         """Each row with its number in the statement: of several changes to one row the last one counts."""
         if self._staged is None:
             fault("stage.before")
-            self._staged = self._engine.staging.new(self._columns.staged_schema(self._request.change))
+            with_ids = self._request.change is not Change.INSERT or self._change is not None
+            self._staged = self._engine.staging.new(self._columns.staged_schema(with_ids=with_ids))
         arrays = [] if rows is None else self._columns.stored(rows)
         if row_ids is not None:
             numbers = range(self._pushed, self._pushed + len(row_ids))
-            self._ids.update(zip(row_ids.to_pylist(), numbers, strict=True))
+            if self._change is None or self._request.returning:
+                self._ids.update(zip(row_ids.to_pylist(), numbers, strict=True))
             arrays = [row_ids, pa.array(numbers, pa.int64()), *arrays]
             self._pushed += len(row_ids)
         self._staged.append(pa.RecordBatch.from_arrays(arrays, schema=self._staged.schema))
@@ -111,19 +132,36 @@ class LakeStatement(Statement):
 
     def _old_rows(self, row_ids: pa.Int64Array, *, refuse: bool) -> pa.RecordBatch:
         """The rows as this statement sees them, null where there is none; or a refusal."""
-        declared = self._version.columns.declared
-        found = pa.Table.from_batches(
-            list(self._version.rows(row_ids=row_ids.to_pylist())), declared.append(pa.field(ROW_ID, pa.int64()))
-        )
+        found = self._visible([row_id for row_id in row_ids.to_pylist() if not (refuse and row_id in self._ids)])
         places = {row_id: index for index, row_id in enumerate(found.column(ROW_ID).to_pylist())}
         indices = [places.get(row_id) for row_id in row_ids.to_pylist()]
         if refuse and None in indices:
             gone = row_ids[indices.index(None)].as_py()
             raise Conflict(f"table '{self._version.name[1]}': row {gone} is gone; run the statement again")
-        taken = found.select(declared.names).take(pa.array(indices, pa.int64())).combine_chunks()
-        columns = [column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in taken.columns]
+        # Taken while they are as they are stored: Arrow cannot take from all types that a client may declare.
+        taken = found.drop_columns([ROW_ID]).take(pa.array(indices, pa.int64())).combine_chunks()
+        declared = self._version.columns.declared
         nullable = pa.schema([column.with_nullable(True) for column in declared])
-        return pa.RecordBatch.from_arrays(columns, schema=nullable)
+        for batch in self._version.as_declared(taken.to_batches(), declared.names):
+            return pa.RecordBatch.from_arrays(batch.columns, schema=nullable)
+        return pa.RecordBatch.from_arrays([pa.array([], column.type) for column in nullable], schema=nullable)
+
+    def _visible(self, row_ids: list[int]) -> pa.Table:
+        """Those of the rows that are there, in no order and as stored, the transaction's own changes included."""
+        fields = self._version.columns.fields
+        body = [pa.field(f"c{at}", stored_type(field["type"])) for at, field in enumerate(fields)]
+        schema = pa.schema([*body, pa.field(ROW_ID, pa.int64())])
+        found: list[pa.RecordBatch] = []
+        if self._change is not None:
+            here, gone = self._change.find(row_ids)
+            gone |= set(here.column(ROW_ID).to_pylist())
+            row_ids = [row_id for row_id in row_ids if row_id >= 0 and row_id not in gone]
+            found = here.to_batches()
+        if row_ids:
+            names = [str(field["name"]) for field in fields]
+            with closing(self._version.stored_rows(names, row_ids=np.array(row_ids, np.int64))) as stream:
+                found += [conformed_batch(batch, schema) for batch in stream]
+        return pa.Table.from_batches(found, schema)
 
     # Making it happen
 
@@ -134,6 +172,8 @@ class LakeStatement(Statement):
             transaction.wrote = True
         if self._staged is None or not self._staged.rows:
             return 0
+        if transaction is not None and self._change is not None:
+            return self._defer(transaction, self._change, self._staged)
         path = self._staged.finish()
         fault("stage.after")
         count, applied = self._insert(path) if self._request.change is Change.INSERT else self._merge(path, transaction)
@@ -141,11 +181,25 @@ class LakeStatement(Statement):
             self._engine.committed(self._version.name, applied.location, transaction)
         return count
 
+    def _defer(self, transaction: Transaction[LakeView], change: TableChange, staged: StagedRows) -> int:
+        """Put the rows into the transaction's net change; one that commits each statement commits it at once."""
+        columns = [change.names.index(name) for name in self._columns.names]
+        sent = Sent(staged.batches(), columns)
+        if self._request.change is Change.INSERT:
+            count = change.insert(sent)
+        else:
+            apply = change.update if self._request.change is Change.UPDATE else change.delete
+            count = apply(sent, since=self._since, refuse=self._request.missing is MissingRows.REFUSE)
+        fault("defer.after")
+        # Of an UPDATE a row that is gone is a conflict in any case.
+        returned = self._request.returning and self._request.change is Change.DELETE
+        return self._engine.deferred(transaction, count, statement=self._request.statement, returned=returned)
+
     def _insert(self, path: Path) -> tuple[int, Applied]:
         rows = 0 if self._staged is None else self._staged.rows
         applied = self._engine.writers.of(self._version.name).insert(
             path,
-            self._columns.spark_schema(self._request.change),
+            self._columns.spark_schema(with_ids=False),
             rows=rows,
             check=lambda: self._engine.require_schema(self._version),
             statement=self._request.statement,
@@ -155,20 +209,25 @@ class LakeStatement(Statement):
 
     def _merge(self, path: Path, transaction: Transaction[LakeView] | None) -> tuple[int, Applied | None]:
         view = None if transaction is None else self._version
+        nothing_set = self._request.change is Change.UPDATE and not self._columns.names
+        named: set[int] = set()
 
         def decide() -> MergeWork | None:
             current = self._engine.current(self._version.name)
             if current is None:
-                raise TableNotFound(*self._version.name)
+                raise NotFound(f"table '{self._version.name[1]}' has been dropped")
             ids = self._decided(current, view)
-            return self._work(path, current, ids) if ids else None
+            if nothing_set:
+                named.update(ids)
+            return self._work(path, current, ids) if ids and not nothing_set else None
 
         writer = self._engine.writers.of(self._version.name)
-        return writer.merge(decide, statement=self._request.statement, remaining=self._ctx.remaining)
+        count, applied = writer.merge(decide, statement=self._request.statement, remaining=self._ctx.remaining)
+        return count or len(named), applied
 
     def _decided(self, current: TableVersion, view: TableVersion | None) -> set[int]:
         """The rows that the statement changes; raises when somebody else was first, or when an id has to be there."""
-        if current.uuid != self._version.uuid or current.columns.fields != self._version.columns.fields:
+        if current.uuid != self._version.uuid or not current.columns.takes_rows_of(self._version.columns):
             raise Conflict(f"table '{self._version.name[1]}' has been altered; run the statement again")
         wanted = list(self._ids)
         present = current.lineage(wanted)
@@ -195,56 +254,25 @@ class LakeStatement(Statement):
     def _work(self, path: Path, current: TableVersion, ids: set[int]) -> MergeWork:
         update = self._request.change is Change.UPDATE
         target = quoted(self._engine.catalog_name, *self._version.name)
-        predicate = current.bounds_predicate(ids, "t")
         staged = path
         if len(ids) != self._pushed:
             staged = _reduced(path, {self._ids[row_id] for row_id in ids})
-        names = self._columns.names if update else ()
-        copies = current.properties.get("write.merge.mode", _COPY) == _COPY
-        if copies and len(ids) > _MOST_COPIED:
-            raise Unsupported(
-                f"table '{self._version.name[1]}' is copy-on-write, where a statement can change {_MOST_COPIED} rows "
-                "at most: set its property 'write.merge.mode' to 'merge-on-read'"
-            )
+        names = self._columns.names if update else None
 
         def sql(view: str) -> str:
-            return (_copying if copies else _merging)(target, quoted(view), names, predicate)
+            return merge_sql(target, quoted(view), current, ids, names=names, deletes=not update)
 
         return MergeWork(
             base_snapshot=current.snapshot_id,
             staged=staged,
-            source_schema=self._columns.spark_schema(self._request.change),
+            source_schema=self._columns.spark_schema(with_ids=True),
             sql=sql,
-            expected={_UPDATED if update else _DELETED: len(ids)},
+            expected={UPDATED_COUNT if update else DELETED_COUNT: len(ids)},
             count=len(ids),
         )
 
 
-_COPY = "copy-on-write"
-_MOST_COPIED = 10_000
-
-
-def _merging(target: str, view: str, names: Sequence[str], predicate: str) -> str:
-    on = f"t._row_id = s.{quoted(_ID)}" + (f" AND {predicate}" if predicate else "")
-    change = ", ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in names)
-    return f"MERGE INTO {target} t USING {view} s ON {on} WHEN MATCHED THEN " + (
-        f"UPDATE SET {change}" if names else "DELETE"
-    )
-
-
-def _copying(target: str, view: str, names: Sequence[str], predicate: str) -> str:
-    """For copy-on-write, where Spark takes no row id in the condition: all changes in one row, as a map by row id."""
-    values = ", ".join(quoted(name) for name in names) or "true"
-    source = f"SELECT map_from_entries(collect_list(struct({quoted(_ID)}, struct({values})))) AS changes FROM {view}"
-    change = ", ".join(f"t.{quoted(name)} = s.changes[t._row_id].{quoted(name)}" for name in names)
-    return (
-        f"MERGE INTO {target} t USING ({source}) s ON {predicate or 'true'} "
-        "WHEN MATCHED AND map_contains_key(s.changes, t._row_id) THEN "
-        + (f"UPDATE SET {change}" if names else "DELETE")
-    )
-
-
-_ID = "sparkport_row_id"
+_ID = MERGED_ID
 _NUMBER = "sparkport_number"
 
 
@@ -268,17 +296,24 @@ class _Stored:
             for column, declared, field in zip(rows.columns, self.declared, self.fields, strict=True)
         ]
 
-    def staged_schema(self, change: Change) -> pa.Schema:
-        head = [] if change is Change.INSERT else [pa.field(_ID, pa.int64()), pa.field(_NUMBER, pa.int64())]
+    def staged_schema(self, *, with_ids: bool) -> pa.Schema:
+        head = [pa.field(_ID, pa.int64()), pa.field(_NUMBER, pa.int64())] if with_ids else []
         body = [pa.field(name, stored_type(field["type"])) for name, field in zip(self.names, self.fields, strict=True)]
         return pa.schema([*head, *body])
 
-    def spark_schema(self, change: Change) -> str:
-        head = [] if change is Change.INSERT else [f"{quoted(_ID)} bigint", f"{quoted(_NUMBER)} bigint"]
+    def spark_schema(self, *, with_ids: bool) -> str:
+        head = [f"{quoted(_ID)} bigint", f"{quoted(_NUMBER)} bigint"] if with_ids else []
         body = [
             f"{quoted(name)} {spark_type(field['type'])}" for name, field in zip(self.names, self.fields, strict=True)
         ]
         return ", ".join([*head, *body])
+
+
+def _last_of_each(rows: pa.RecordBatch, row_ids: pa.Int64Array) -> pa.RecordBatch:
+    """For each row what it is set to in the end: of several changes to one row the last one counts."""
+    ids = row_ids.to_pylist()
+    last = {row_id: place for place, row_id in enumerate(ids)}
+    return rows if len(last) == len(ids) else rows.take(pa.array([last[row_id] for row_id in ids], pa.int64()))
 
 
 def _require(wanted: Iterable[int], present: Mapping[int, int]) -> None:

@@ -20,13 +20,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sparkport.errors import Conflict, InternalError, SparkportError, TableNotFound, Unavailable
-from sparkport.lakehouse.edits import move_main, set_properties
+from sparkport.lakehouse.durable import sync_snapshot
+from sparkport.lakehouse.edits import move_main
 from sparkport.lakehouse.faults import fault
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.metadata import TableMetadata, load
 from sparkport.lakehouse.pointers import Edit, Moved, Pointers, TableName
 from sparkport.lakehouse.spark import LostRace, Sessions, translated
 from sparkport.lakehouse.spark_sql import quoted
+from sparkport.lakehouse.staged import allow_staging, can_stage, check_counts, rows_and_columns
 
 __all__ = ["Applied", "MergeWork", "TableWriter", "Writers"]
 
@@ -35,7 +37,6 @@ logger = logging.getLogger(__name__)
 _ATTEMPTS = 5
 _GROUP = 64
 _SMALL_ROWS = 100_000
-_STAGING = "write.wap.enabled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +245,7 @@ class TableWriter:
         except Unavailable:
             raise
         except SparkportError as exc:
-            if not isinstance(exc, LostRace) and _state(self._current()) == _state(before):
+            if not isinstance(exc, LostRace) and rows_and_columns(self._current()) == rows_and_columns(before):
                 raise
             lost.append(exc)
 
@@ -260,11 +261,9 @@ class TableWriter:
         """The table as it is. One that was made elsewhere has to be told first: Spark would write it in the open."""
         while True:
             found = self._current()
-            if found.properties.get(_STAGING) == "true":
+            if can_stage(found):
                 return found
-            after = set_properties(found.json, {_STAGING: "true"}, previous=found.metadata_location)
-            with contextlib.suppress(Moved):
-                self._pointers.commit([Edit(self._table, found.json, after, found.metadata_location)])
+            allow_staging(self._pointers, self._table, found)
 
     def _publish(
         self, wap_id: str, expected: Mapping[str, int], before: TableMetadata, statements: Mapping[str, int]
@@ -276,7 +275,7 @@ class TableWriter:
         while True:
             found = self._current()
             location, metadata = found.metadata_location, dict(found.json)
-            if _state(found) != _state(before):
+            if rows_and_columns(found) != rows_and_columns(before):
                 return None
             staged = next(
                 (item for item in metadata["snapshots"] if item.get("summary", {}).get("wap.id") == wap_id), None
@@ -287,11 +286,8 @@ class TableWriter:
             if staged.get("parent-snapshot-id") != found.main_snapshot_id:
                 return None
             summary: dict[str, str] = staged["summary"]
-            for key, count in expected.items():
-                if int(summary.get(key, "0")) != count:
-                    raise InternalError(
-                        f"table '{self._table[1]}': Spark reports {summary.get(key, '0')} for {key}, not {count}"
-                    )
+            check_counts(self._table, summary, expected)
+            sync_snapshot(self._files, found.location, found.snapshot(staged["snapshot-id"]))
             after = move_main(metadata, staged["snapshot-id"], previous=location)
             fault("publish.before")
             try:
@@ -308,11 +304,6 @@ def _longest(inserts: list[_Insert]) -> float | None:
     left = [insert.deadline() for insert in inserts]
     known = [seconds for seconds in left if seconds is not None]
     return max(known) if len(known) == len(left) else None
-
-
-def _state(metadata: TableMetadata) -> tuple[object, ...]:
-    """What must not change between the decision and the publishing: the table, its columns, its rows."""
-    return metadata.uuid, metadata.current_schema, metadata.main_snapshot_id
 
 
 @contextlib.contextmanager

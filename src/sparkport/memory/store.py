@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,7 +21,7 @@ from sparkport.catalog.context import CallContext
 from sparkport.catalog.ddl import AddColumn, Alteration, ChangeType, SetComment, SetDefault
 from sparkport.catalog.defaults import require_default
 from sparkport.catalog.evolve import evolve_schema
-from sparkport.catalog.transaction import Isolation
+from sparkport.catalog.transaction import Isolation, OpenTransaction, TransactionState
 from sparkport.errors import Conflict, NotFound
 from sparkport.memory.data import Author, Definition, TableData
 from sparkport.memory.overlay import Overlay
@@ -150,6 +150,18 @@ class Store:
 
     def pin(self) -> View:
         return View(self._commit)
+
+    def begun(self, transaction: Transaction[View]) -> None:
+        """Nothing of it lasts."""
+
+    def recorded(self, transaction_id: str) -> TransactionState | None:
+        return None
+
+    def recorded_owner(self, transaction_id: str) -> str | None:
+        return None
+
+    def open_elsewhere(self) -> Sequence[OpenTransaction]:
+        return ()
 
     def publish(self, transaction: Transaction[View]) -> None:
         view = transaction.state

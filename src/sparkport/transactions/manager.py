@@ -25,23 +25,34 @@ from sparkport.errors import (
     ResourceExhausted,
     TransactionNotActive,
     TransactionNotFound,
-    Unsupported,
+    Unavailable,
 )
 
-__all__ = ["Engine", "Transaction", "TransactionSettings", "Transactions"]
+__all__ = ["Engine", "InDoubt", "Transaction", "TransactionSettings", "Transactions"]
 
 S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionSettings:
-    """``remember_seconds`` is how long the end of a transaction can still be asked for."""
+    """``remember_seconds`` is how long the end of a transaction can still be asked for.
+
+    ``max_staged_bytes`` is how much all deferred transactions together may hold on disk before they are committed.
+    """
 
     idle_seconds: float = 15 * 60.0
     remember_seconds: float = 60 * 60.0
     max_deferred: int = 1_000
+    max_staged_bytes: int = 64 << 30
     max_auto_commit: int = 100_000
     max_remembered: int = 100_000
+
+
+class InDoubt(Unavailable):
+    """Whether a commit was made cannot be found out now. The transaction stays open, so that it can be asked again."""
+
+    def __init__(self, transaction_id: str) -> None:
+        super().__init__(f"it is not known yet whether transaction '{transaction_id}' is committed: commit it again")
 
 
 @dataclass(slots=True, eq=False)
@@ -68,14 +79,38 @@ class Engine(Protocol[S]):
     def pin(self) -> S:
         """The state of this instant. Cheap: it happens at every DuckDB query."""
 
+    def begun(self, transaction: Transaction[S]) -> None:
+        """A transaction is deferred from now on."""
+
     def publish(self, transaction: Transaction[S]) -> None:
-        """Make a deferred transaction's changes visible in all tables at one instant, or raise Conflict."""
+        """Make a deferred transaction's changes visible in all tables at one instant, or raise Conflict.
+
+        InDoubt where it cannot be told whether that has happened; it is called again then.
+        """
 
     def discard(self, transaction: Transaction[S]) -> None:
         """Forget the changes. Safe to repeat."""
 
     def changes(self, transaction: Transaction[S]) -> tuple[tuple[str, ...], int]:
         """The tables it has changed and the number of rows, for listings."""
+
+    def recorded(self, transaction_id: str) -> TransactionState | None:
+        """What lasting records say of a transaction that is not known here, as after a restart."""
+
+    def recorded_owner(self, transaction_id: str) -> str | None:
+        """Whose it is by these records. MUST NOT change anything."""
+
+    def open_elsewhere(self) -> Sequence[OpenTransaction]:
+        """Deferred transactions of other servers on the same catalog."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """What is remembered of a transaction that is over."""
+
+    when: float
+    state: TransactionState
+    owner: str
 
 
 class Transactions(TransactionManager, Generic[S]):
@@ -85,25 +120,20 @@ class Transactions(TransactionManager, Generic[S]):
         settings: TransactionSettings | None = None,
         *,
         clock: Callable[[], float] = time.time,
-        deferred: bool = True,
     ) -> None:
-        """``deferred`` says whether the engine can hold changes back until a commit."""
         self._engine = engine
-        self._can_defer = deferred
         self._settings = settings or TransactionSettings()
         self._clock = clock
         self._lock = threading.Lock()
         # In order of last use, so that the first is the one to expire or to be let go.
         self._auto: OrderedDict[str, Transaction[S]] = OrderedDict()
         self._deferred: OrderedDict[str, Transaction[S]] = OrderedDict()
-        self._remembered: OrderedDict[str, tuple[float, TransactionState]] = OrderedDict()
+        self._remembered: OrderedDict[str, _Ending] = OrderedDict()
 
     # The manager's interface
 
     def begin(self, ctx: CallContext, *, auto_commit: bool = True, isolation: Isolation = Isolation.SNAPSHOT) -> str:
         self.expire()
-        if not auto_commit:
-            self._require_deferring()
         now = self._clock()
         transaction = Transaction(
             str(uuid.uuid4()), ctx.identity.subject, self._engine.pin(), auto_commit, isolation, now, now
@@ -115,6 +145,8 @@ class Transactions(TransactionManager, Generic[S]):
             else:
                 self._admit_deferred()
                 self._deferred[transaction.id] = transaction
+        if not auto_commit:
+            self._note_begun(transaction)
         return transaction.id
 
     def commit(self, transaction_id: str) -> None:
@@ -130,7 +162,16 @@ class Transactions(TransactionManager, Generic[S]):
             if open_one is not None:
                 return open_one.status
             remembered = self._remembered.get(transaction_id)
-            return None if remembered is None else remembered[1]
+        return remembered.state if remembered is not None else self._engine.recorded(transaction_id)
+
+    def owner(self, transaction_id: str) -> str | None:
+        with self._lock:
+            known = (
+                self._auto.get(transaction_id)
+                or self._deferred.get(transaction_id)
+                or self._remembered.get(transaction_id)
+            )
+        return known.owner if known is not None else self._engine.recorded_owner(transaction_id)
 
     def auto_commits(self, transaction_id: str) -> bool:
         with self._lock:
@@ -155,7 +196,6 @@ class Transactions(TransactionManager, Generic[S]):
         with transaction.lock:
             if not transaction.auto_commit:
                 return
-            self._require_deferring()
             if transaction.wrote:
                 raise FailedPrecondition(f"transaction '{transaction_id}' has written already: it cannot be deferred")
             with self._lock:
@@ -163,12 +203,13 @@ class Transactions(TransactionManager, Generic[S]):
                 self._auto.pop(transaction_id, None)
                 self._deferred[transaction_id] = transaction
             transaction.auto_commit = False
+            self._note_begun(transaction)
 
     def open_transactions(self) -> Sequence[OpenTransaction]:
         self.expire()
         with self._lock:
             deferred = list(self._deferred.values())
-        return [self._described(transaction) for transaction in deferred]
+        return [*(self._described(transaction) for transaction in deferred), *self._engine.open_elsewhere()]
 
     # For engines
 
@@ -210,9 +251,9 @@ class Transactions(TransactionManager, Generic[S]):
                     if not transaction.in_use:
                         idle.append(transaction)
             while self._remembered:
-                transaction_id, (when, _) = next(iter(self._remembered.items()))
+                transaction_id, ending = next(iter(self._remembered.items()))
                 too_many = len(self._remembered) > self._settings.max_remembered
-                if now - when < self._settings.remember_seconds and not too_many:
+                if now - ending.when < self._settings.remember_seconds and not too_many:
                     break
                 del self._remembered[transaction_id]
         for transaction in idle:
@@ -232,9 +273,17 @@ class Transactions(TransactionManager, Generic[S]):
                 transaction.in_use += use
                 return transaction
             remembered = self._remembered.get(transaction_id)
-        if remembered is None:
+        state = remembered.state if remembered is not None else self._recorded(transaction_id)
+        raise TransactionNotActive(transaction_id, state.value)
+
+    def _recorded(self, transaction_id: str) -> TransactionState:
+        """How a transaction ended that is not remembered here."""
+        state = self._engine.recorded(transaction_id)
+        if state is None:
             raise TransactionNotFound(transaction_id)
-        raise TransactionNotActive(transaction_id, remembered[1].value)
+        if state is TransactionState.ACTIVE:
+            raise FailedPrecondition(f"transaction '{transaction_id}' is open on another server")
+        return state
 
     def _end(self, transaction_id: str, wanted: TransactionState) -> None:
         """End a transaction; to end it again the same way does nothing, to end it the other way is refused."""
@@ -242,20 +291,29 @@ class Transactions(TransactionManager, Generic[S]):
         with self._lock:
             transaction = self._auto.get(transaction_id) or self._deferred.get(transaction_id)
             remembered = self._remembered.get(transaction_id)
+            if transaction is not None:
+                transaction.in_use += 1  # a commit may take longer than a transaction may be idle
         if transaction is None:
-            if remembered is None:
-                raise TransactionNotFound(transaction_id)
-            self._check_repeat(transaction_id, remembered[1], wanted)
+            state = remembered.state if remembered is not None else self._recorded(transaction_id)
+            self._check_repeat(transaction_id, state, wanted)
             return
+        try:
+            self._end_one(transaction, wanted)
+        finally:
+            self.leave(transaction)
+
+    def _end_one(self, transaction: Transaction[S], wanted: TransactionState) -> None:
         with transaction.lock:
             if transaction.ended:
-                self._check_repeat(transaction_id, transaction.status, wanted)
+                self._check_repeat(transaction.id, transaction.status, wanted)
                 return
             if wanted is TransactionState.ABORTED:
                 self._finish(transaction, wanted)
                 return
             try:
                 self._engine.publish(transaction)
+            except InDoubt:
+                raise
             except BaseException:
                 self._finish(transaction, TransactionState.ABORTED)
                 raise
@@ -272,10 +330,10 @@ class Transactions(TransactionManager, Generic[S]):
         with self._lock:
             self._auto.pop(transaction.id, None)
             self._deferred.pop(transaction.id, None)
-            self._remember(transaction.id, status)
+            self._remember(transaction, status)
 
-    def _remember(self, transaction_id: str, status: TransactionState) -> None:
-        self._remembered[transaction_id] = (self._clock(), status)
+    def _remember(self, transaction: Transaction[S], status: TransactionState) -> None:
+        self._remembered[transaction.id] = _Ending(self._clock(), status, transaction.owner)
 
     def _evict(self) -> None:
         """Let the oldest pins go, those in use excepted."""
@@ -283,7 +341,7 @@ class Transactions(TransactionManager, Generic[S]):
         unused = (transaction for transaction in self._auto.values() if not transaction.in_use)
         for transaction in list(islice(unused, max(0, excess))):
             del self._auto[transaction.id]
-            self._remember(transaction.id, _left_as(transaction))
+            self._remember(transaction, _left_as(transaction))
 
     def _touch(self, transaction: Transaction[S]) -> None:
         transaction.last_used = self._clock()
@@ -291,9 +349,13 @@ class Transactions(TransactionManager, Generic[S]):
             if transaction.id in kind:
                 kind.move_to_end(transaction.id)
 
-    def _require_deferring(self) -> None:
-        if not self._can_defer:
-            raise Unsupported("this catalog commits each statement by itself: its transactions cannot be deferred yet")
+    def _note_begun(self, transaction: Transaction[S]) -> None:
+        try:
+            self._engine.begun(transaction)
+        except BaseException:
+            with transaction.lock:
+                self._finish(transaction, TransactionState.ABORTED)
+            raise
 
     def _admit_deferred(self) -> None:
         if len(self._deferred) >= self._settings.max_deferred:

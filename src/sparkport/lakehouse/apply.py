@@ -1,0 +1,279 @@
+"""A table's part of a commit, made by Spark as a snapshot that nobody sees until it is published.
+
+New rows are appended, changed ones merged by their ids. A table that has both gets two snapshots, one on the other, on
+a branch of the table that lives until they are published; one alone needs no branch (write-audit-publish).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from sparkport.errors import InternalError, SparkportError, TableNotFound, Unavailable
+from sparkport.lakehouse.changes import TableChange
+from sparkport.lakehouse.durable import sync_snapshot
+from sparkport.lakehouse.edits import drop_ref, move_main
+from sparkport.lakehouse.faults import fault
+from sparkport.lakehouse.files import FileSystem
+from sparkport.lakehouse.merge_sql import DELETED_COUNT, IS_DELETED, MERGED_ID, UPDATED_COUNT, merge_sql
+from sparkport.lakehouse.metadata import TableMetadata, load
+from sparkport.lakehouse.pointers import Edit, Moved, Pointers, TableName
+from sparkport.lakehouse.snapshot import TableVersion
+from sparkport.lakehouse.spark import LostRace, Sessions, translated
+from sparkport.lakehouse.spark_sql import quoted
+from sparkport.lakehouse.staged import allow_staging, can_stage, check_counts, rows_and_columns
+from sparkport.lakehouse.staging import StagedRows, Staging
+from sparkport.lakehouse.types import spark_type
+
+__all__ = ["Applier", "BRANCH", "Part", "StagedSnapshot"]
+
+logger = logging.getLogger(__name__)
+
+BRANCH = "sparkport_"
+"""What the names of our branches begin with; the rest is the server's id and a number."""
+
+_MARK_CHARACTERS = 4_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What happens to one table: the net changes of some transactions, decided on ``version``.
+
+    ``gone`` are rows to be deleted that are not there any more.
+    """
+
+    version: TableVersion
+    changes: tuple[TableChange, ...]
+    inserted: int
+    updated: int
+    deleted: int
+    gone: frozenset[int]
+    transactions: tuple[str, ...]
+
+    @property
+    def rows(self) -> int:
+        return self.inserted + self.updated + self.deleted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedSnapshot:
+    """A snapshot, or two, that Spark has made of a part. ``branch`` if they are on one, else ``wap_id``."""
+
+    table: TableName
+    part: Part
+    mark: str
+    is_branch: bool
+    state: tuple[object, ...]
+
+    def fits(self, part: Part) -> bool:
+        return (
+            self.part.transactions == part.transactions
+            and self.part.gone == part.gone
+            and self.state == rows_and_columns(part.version.metadata)
+        )
+
+
+class Applier:
+    def __init__(
+        self,
+        *,
+        catalog: str,
+        pointers: Pointers,
+        files: FileSystem,
+        spark: Sessions,
+        staging: Staging,
+    ) -> None:
+        self._catalog = catalog
+        self._pointers = pointers
+        self._files = files
+        self._spark = spark
+        self._staging = staging
+        self._prefix = f"{BRANCH}{staging.server}_"
+        self._in_use: set[str] = set()
+
+    def apply(self, part: Part) -> StagedSnapshot | None:
+        """None when the table was changed by others meanwhile."""
+        table = part.version.name
+        if not can_stage(part.version.metadata):
+            allow_staging(self._pointers, table, part.version.metadata)
+            return None
+        is_branch = bool(part.inserted and (part.updated or part.deleted))
+        mark = (self._prefix if is_branch else "") + uuid.uuid4().hex
+        staged = StagedSnapshot(
+            table=table, part=part, mark=mark, is_branch=is_branch, state=rows_and_columns(part.version.metadata)
+        )
+        conf = {"spark.wap.branch" if is_branch else "spark.wap.id": mark}
+        known = ",".join(part.transactions)[:_MARK_CHARACTERS]
+        conf["spark.sql.iceberg.snapshot-property.sparkport.transactions"] = known
+        if is_branch:
+            self._staging.note(part.version.location)
+            self._in_use.add(mark)
+        try:
+            with self._written(part) as (new, changed), self._spark.session(conf) as session:
+                fault("apply.before")
+                with translated(f"changing '{table[1]}'"):
+                    if new is not None:
+                        self._append(session, part, new)
+                    if new is not None and changed is not None:
+                        fault("apply.between")
+                    if changed is not None:
+                        self._merge(session, part, changed)
+                fault("apply.after")
+        except SparkportError as exc:
+            self.discard(staged)
+            if isinstance(exc, Unavailable):
+                raise
+            if isinstance(exc, LostRace) or rows_and_columns(self._metadata(table)) != staged.state:
+                return None
+            raise
+        except BaseException:
+            self._in_use.discard(mark)
+            raise
+        return staged
+
+    def edit(self, staged: StagedSnapshot) -> Edit | None:
+        """The change of the table's metadata that publishes; None when it is no longer the table it was made for."""
+        found = self._metadata(staged.table)
+        if rows_and_columns(found) != staged.state:
+            return None
+        snapshots = _snapshots(found, staged)
+        if snapshots is None:
+            return None
+        self._check(staged, snapshots)
+        for snapshot in snapshots:
+            sync_snapshot(self._files, found.location, found.snapshot(snapshot["snapshot-id"]))
+        after = move_main(found.json, snapshots[-1]["snapshot-id"], previous=found.metadata_location)
+        if staged.is_branch:
+            after = drop_ref(after, staged.mark)
+        return Edit(staged.table, found.json, after, found.metadata_location)
+
+    def discard(self, staged: StagedSnapshot) -> None:
+        """Take the branch away; snapshots without one are found by maintenance. Never raises."""
+        if not staged.is_branch:
+            return
+        with contextlib.suppress(SparkportError):
+            drop_branches(self._pointers, self._files, staged.table, lambda name: name == staged.mark)
+        self._in_use.discard(staged.mark)
+
+    def published(self, staged: StagedSnapshot) -> None:
+        """The branch is gone with the commit."""
+        self._in_use.discard(staged.mark)
+
+    def uses(self, branch: str) -> bool:
+        """Whether a branch of this server's is one of a commit under way; others that it left are of no use."""
+        return branch in self._in_use
+
+    # Parts of it
+
+    @contextlib.contextmanager
+    def _written(self, part: Part) -> Iterator[tuple[StagedRows | None, StagedRows | None]]:
+        """The net changes as Parquet: new rows, and changed ones."""
+        with contextlib.ExitStack() as left:
+            new = changed = None
+            first = part.changes[0]
+            body = [pa.field(name, kind) for name, kind in zip(first.names, first.stored.types, strict=True)]
+            if part.inserted:
+                new = self._staging.new(pa.schema(body))
+                left.callback(new.discard)
+                for change in part.changes:
+                    for batch in change.new_rows():
+                        new.append(batch)
+            if part.updated or part.deleted:
+                head = [pa.field(MERGED_ID, pa.int64()), pa.field(IS_DELETED, pa.bool_())]
+                changed = self._staging.new(pa.schema([*head, *body]))
+                left.callback(changed.discard)
+                for change in part.changes:
+                    for batch in change.changed_rows(MERGED_ID, IS_DELETED, without=sorted(part.gone)):
+                        changed.append(batch)
+            for rows in (new, changed):
+                if rows is not None:
+                    rows.finish()
+            fault("stage.after")
+            yield new, changed
+
+    def _append(self, session: Any, part: Part, rows: StagedRows) -> None:
+        frame = session.read.schema(_spark_schema(part.version)).parquet(str(rows.path))
+        target = quoted(self._catalog, *part.version.name)
+        frame.writeTo(target).option("check-nullability", "false").append()
+
+    def _merge(self, session: Any, part: Part, rows: StagedRows) -> None:
+        view = f"staged_{uuid.uuid4().hex}"
+        head = f"{quoted(MERGED_ID)} bigint, {quoted(IS_DELETED)} boolean, "
+        frame = session.read.schema(head + _spark_schema(part.version)).parquet(str(rows.path))
+        ids = {row_id for change in part.changes for found in change.changed_ids() for row_id in found} - part.gone
+        names = list(part.changes[0].names) if part.updated else None
+        target = quoted(self._catalog, *part.version.name)
+        sql = merge_sql(target, quoted(view), part.version, ids, names=names, deletes=bool(part.deleted))
+        frame.createOrReplaceTempView(view)
+        try:
+            session.sql(sql).collect()
+        finally:
+            session.catalog.dropTempView(view)
+
+    def _metadata(self, table: TableName) -> TableMetadata:
+        location = self._pointers.location(table)
+        if location is None:
+            raise TableNotFound(*table)
+        return load(self._files, location)
+
+    def _check(self, staged: StagedSnapshot, snapshots: list[Mapping[str, Any]]) -> None:
+        """Spark must have done just what was decided."""
+        part = staged.part
+        expected: list[dict[str, int]] = [{"added-records": part.inserted}] if part.inserted else []
+        if part.updated or part.deleted:
+            expected.append({UPDATED_COUNT: part.updated, DELETED_COUNT: part.deleted})
+        if len(snapshots) != len(expected):
+            raise InternalError(f"Spark made {len(snapshots)} snapshots of '{staged.table[1]}', not {len(expected)}")
+        for snapshot, counts in zip(snapshots, expected, strict=True):
+            check_counts(staged.table, snapshot.get("summary", {}), counts)
+
+
+def drop_branches(pointers: Pointers, files: FileSystem, table: TableName, chosen: Callable[[str], bool]) -> None:
+    """Take branches away that are of no use any more; whoever else writes the table is not disturbed."""
+    for _ in range(5):
+        location = pointers.location(table)
+        if location is None:
+            return
+        found = load(files, location)
+        names = [name for name in found.refs if name.startswith(BRANCH) and chosen(name)]
+        if not names:
+            return
+        after = dict(found.json)
+        for number, name in enumerate(names):
+            after = drop_ref(after, name, previous=found.metadata_location if not number else None)
+        with contextlib.suppress(Moved):
+            pointers.commit([Edit(table, found.json, after, found.metadata_location)])
+            return
+
+
+def _snapshots(metadata: TableMetadata, staged: StagedSnapshot) -> list[Mapping[str, Any]] | None:
+    """What Spark made, oldest first; None if it does not stand on ``main``."""
+    by_id: dict[int, Mapping[str, Any]] = {item["snapshot-id"]: item for item in metadata.json["snapshots"]}
+    if staged.is_branch:
+        ref = metadata.refs.get(staged.mark)
+        head = None if ref is None else by_id.get(ref["snapshot-id"])
+    else:
+        marked = (item for item in by_id.values() if item.get("summary", {}).get("wap.id") == staged.mark)
+        head = next(marked, None)
+    if head is None:
+        raise InternalError(f"Spark made no snapshot of '{staged.table[1]}'")
+    found: list[Mapping[str, Any]] = []
+    while head is not None and head["snapshot-id"] != metadata.main_snapshot_id:
+        found.insert(0, head)
+        parent = head.get("parent-snapshot-id")
+        if parent is None and metadata.main_snapshot_id is None:
+            return found
+        head = None if parent is None else by_id.get(parent)
+        if len(found) > 2:
+            return None
+    return found if head is not None else None
+
+
+def _spark_schema(version: TableVersion) -> str:
+    return ", ".join(f"{quoted(str(field['name']))} {spark_type(field['type'])}" for field in version.columns.fields)

@@ -1,0 +1,362 @@
+"""The commit of deferred transactions: conflicts by row lineage, one or two Spark statements per table, one instant.
+
+Transactions that wait for the same tables are committed together where their rows do not meet. What each did to a
+table is decided on the table as it is; Spark makes snapshots of it that nobody sees; then ``main`` of all tables moves
+in one commit of the catalog, together with the state of the transactions. Where somebody else has moved ``main``
+meanwhile, everything that this touches is decided and applied again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from sparkport.errors import Conflict, NotFound, SparkportError, TableNotFound, TransactionNotActive, Unavailable
+from sparkport.lakehouse.apply import Applier, Part, StagedSnapshot
+from sparkport.lakehouse.changes import INSERTED, TableChange
+from sparkport.lakehouse.faults import fault
+from sparkport.lakehouse.pointers import Moved, Pointers, TableName
+from sparkport.lakehouse.snapshot import TableVersion
+from sparkport.lakehouse.writer import Writers
+
+__all__ = ["Committer", "Pending"]
+
+logger = logging.getLogger(__name__)
+
+_ATTEMPTS = 8
+_MOST_TOGETHER = 64
+_AT_ONCE = 4
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """A transaction that wants to be committed: what it changed, and under ``serializable`` what it read.
+
+    ``recorded`` says whether its state is kept with the catalog; that of single statements is not. ``returned`` are
+    rows that were handed out already: if one is gone by now, that is a conflict.
+    """
+
+    id: str
+    changes: Mapping[TableName, TableChange]
+    reads: Mapping[TableName, TableVersion | None] = field(default_factory=dict)
+    statements: Mapping[str, int] = field(default_factory=dict)
+    recorded: bool = True
+    returned: bool = False
+    ids: dict[TableName, tuple[list[int], list[int]]] = field(default_factory=dict)
+    gone: dict[TableName, list[int]] = field(default_factory=dict)
+    done: bool = False
+    error: BaseException | None = None
+    locations: dict[TableName, str] = field(default_factory=dict)
+
+    @property
+    def tables(self) -> set[TableName]:
+        return self.changes.keys() | self.reads.keys()
+
+    def changed_ids(self, table: TableName) -> tuple[list[int], list[int]]:
+        if table not in self.ids:
+            self.ids[table] = self.changes[table].changed_ids()
+        return self.ids[table]
+
+
+class Committer:
+    def __init__(
+        self,
+        *,
+        pointers: Pointers,
+        writers: Writers,
+        applier: Applier,
+        current: Callable[[TableName], TableVersion | None],
+    ) -> None:
+        self._pointers = pointers
+        self._writers = writers
+        self._applier = applier
+        self._current = current
+        self._waiting: list[Pending] = []
+        self._busy: set[TableName] = set()
+        self._changed = threading.Condition()
+
+    def commit(self, mine: Pending) -> Mapping[TableName, str]:
+        """Returns when it is committed, with the places of the tables' metadata; or raises, and nothing is changed."""
+        with self._changed:
+            self._waiting.append(mine)
+        while True:
+            with self._changed:
+                while not mine.done and (mine not in self._waiting or mine.tables & self._busy):
+                    self._changed.wait()
+                if mine.done:
+                    break
+                group = self._gather(mine)
+                busy = {table for member in group for table in member.tables}
+                self._busy |= busy
+            try:
+                self._commit_group(group)
+            finally:
+                with self._changed:
+                    self._busy -= busy
+                    self._waiting[:0] = [member for member in group if not member.done]
+                    self._changed.notify_all()
+        if mine.error is not None:
+            raise mine.error
+        return mine.locations
+
+    def _gather(self, leader: Pending) -> list[Pending]:
+        """The leader and those that wait for its tables; the rest is left to lead groups of its own."""
+        group, tables = [leader], set(leader.tables)
+        for member in self._waiting:
+            meets = member is not leader and member.tables & tables and not member.tables & self._busy
+            if meets and len(group) < _MOST_TOGETHER:
+                group.append(member)
+                tables |= member.tables
+        self._waiting = [member for member in self._waiting if member not in group]
+        return group
+
+    def _commit_group(self, group: list[Pending]) -> None:
+        try:
+            with contextlib.ExitStack() as turns:
+                for table in sorted({table for member in group for table in member.changes}):
+                    turns.enter_context(self._writers.of(table).turn())
+                _Group(group, self._pointers, self._applier, self._current).run()
+        except BaseException as exc:
+            left = [member for member in group if not member.done]
+            if isinstance(exc, SparkportError) and not isinstance(exc, Unavailable) and len(left) > 1:
+                logger.info("a transaction of a group of %d failed; each is tried alone", len(left))
+                for member in left:
+                    self._commit_group([member])
+                return
+            for member in left:
+                member.error, member.done = exc, True
+            if not isinstance(exc, Exception):
+                raise
+
+
+class _Group:
+    """One try to commit some transactions together. Those that cannot go with the others stay undone."""
+
+    def __init__(
+        self,
+        members: Sequence[Pending],
+        pointers: Pointers,
+        applier: Applier,
+        current: Callable[[TableName], TableVersion | None],
+    ) -> None:
+        self._members = list(members)
+        self._pointers = pointers
+        self._applier = applier
+        self._look = current
+        self._staged: dict[TableName, StagedSnapshot] = {}
+
+    def run(self) -> None:
+        try:
+            for _ in range(_ATTEMPTS):
+                versions = {table: self._look(table) for member in self._members for table in member.tables}
+                self._members = self._admitted(versions)
+                if not self._members:
+                    return
+                with contextlib.suppress(TableNotFound):  # dropped or renamed meanwhile, as the next look will tell
+                    if self._apply(versions) and self._publish(versions):
+                        return
+            tables = ", ".join(sorted(f"'{table[1]}'" for table in self._written()))
+            raise Conflict(f"table {tables} is changed by others all the time; run the transaction again")
+        finally:
+            for staged in self._staged.values():
+                self._applier.discard(staged)
+
+    def _written(self) -> set[TableName]:
+        return {table for member in self._members for table in member.changes}
+
+    # Who may go
+
+    def _admitted(self, versions: Mapping[TableName, TableVersion | None]) -> list[Pending]:
+        """Those without a conflict, in their order. One that meets another of the group waits for the next."""
+        admitted: list[Pending] = []
+        taken: dict[TableName, set[int]] = {}
+        present = _Lineage(self._members, versions)
+        for member in self._members:
+            if any(table in taken for table in member.reads):
+                continue
+            ids = {table: set().union(*member.changed_ids(table)) for table in member.changes}
+            if any(taken.get(table, set()) & found for table, found in ids.items()):
+                continue
+            try:
+                _check_reads(member, versions)
+                for table, change in member.changes.items():
+                    gone = _gone(change, member.changed_ids(table), versions[table], present)
+                    if gone and member.returned:
+                        raise _conflict(change, len(gone))
+                    member.gone[table] = gone
+            except SparkportError as exc:
+                member.error, member.done = exc, True
+                continue
+            for table, found in ids.items():
+                taken.setdefault(table, set()).update(found)
+            admitted.append(member)
+        return admitted
+
+    # Apply
+
+    def _apply(self, versions: Mapping[TableName, TableVersion | None]) -> bool:
+        """Make the snapshots that are not there yet; False when somebody was quicker."""
+        wanted: dict[TableName, Part] = {}
+        for table in sorted(self._written()):
+            part = self._part(table, versions[table])
+            staged = self._staged.get(table)
+            if staged is not None and (part is None or not staged.fits(part)):
+                self._applier.discard(self._staged.pop(table))
+                staged = None
+            if part is not None and staged is None:
+                wanted[table] = part
+        for table in [table for table in self._staged if table not in self._written()]:
+            self._applier.discard(self._staged.pop(table))
+        if not wanted:
+            return True
+        fault("commit.decided")
+        done = _all(self._applier.apply, wanted.values())
+        failed: BaseException | None = None
+        for table, (staged, error) in zip(wanted, done, strict=True):
+            failed = failed or error
+            if staged is not None:
+                self._staged[table] = staged
+        if failed is not None:
+            raise failed
+        return all(table in self._staged for table in wanted)
+
+    def _part(self, table: TableName, version: TableVersion | None) -> Part | None:
+        if version is None:
+            raise TableNotFound(*table)
+        members = [member for member in self._members if table in member.changes]
+        gone = [row_id for member in members for row_id in member.gone[table]]
+        updated = [row_id for member in members for row_id in member.changed_ids(table)[0]]
+        deleted = sum(len(member.changed_ids(table)[1]) for member in members) - len(gone)
+        part = Part(
+            version=version,
+            changes=tuple(member.changes[table] for member in members),
+            inserted=sum(member.changes[table].counts.get(INSERTED, 0) for member in members),
+            updated=len(updated),
+            deleted=deleted,
+            gone=frozenset(gone),
+            transactions=tuple(member.id for member in members),
+        )
+        return part if part.rows else None
+
+    # Publish
+
+    def _publish(self, versions: Mapping[TableName, TableVersion | None]) -> bool:
+        """Move ``main`` of all tables at one instant; False when it has to be decided and applied again."""
+        read = {table for member in self._members for table in member.reads if table not in self._staged}
+        unchanged = {table: version.location for table in read if (version := versions[table]) is not None}
+        statements = {key: count for member in self._members for key, count in member.statements.items()}
+        for _ in range(_ATTEMPTS):
+            edits = []
+            for staged in self._staged.values():
+                edit = self._applier.edit(staged)
+                if edit is None:
+                    return False
+                edits.append(edit)
+            ids = [member.id for member in self._members if member.recorded]
+            fault("publish.before")
+            try:
+                moved = self._pointers.commit(edits, statements, unchanged=unchanged, transactions=ids)
+            except Moved as exc:
+                if exc.table in unchanged:
+                    return False
+                continue
+            except TransactionNotActive as exc:
+                lost = [member for member in self._members if member.id == exc.transaction_id]
+                if not lost:
+                    raise
+                for member in lost:
+                    member.error, member.done = exc, True
+                self._members = [member for member in self._members if not member.done]
+                return not self._members
+            for staged in self._staged.values():
+                self._applier.published(staged)
+            self._staged.clear()
+            fault("publish.after")
+            for member in self._members:
+                member.locations = {table: moved[table] for table in member.changes if table in moved}
+                member.done = True
+            return True
+        return False
+
+
+class _Lineage:
+    """Which rows that the members changed are there now, and since when: read once per table."""
+
+    def __init__(self, members: Iterable[Pending], versions: Mapping[TableName, TableVersion | None]) -> None:
+        self._members = list(members)
+        self._versions = versions
+        self._found: dict[TableName, dict[int, int]] = {}
+
+    def of(self, table: TableName) -> dict[int, int]:
+        if table not in self._found:
+            version = self._versions[table]
+            ids = [
+                row_id
+                for member in self._members
+                if table in member.changes and not _is_same(member.changes[table].version, version)
+                for found in member.changed_ids(table)
+                for row_id in found
+            ]
+            self._found[table] = version.lineage(ids) if version is not None and ids else {}
+        return self._found[table]
+
+
+def _is_same(one: TableVersion, other: TableVersion | None) -> bool:
+    return other is not None and one.uuid == other.uuid and one.snapshot_id == other.snapshot_id
+
+
+def _gone(
+    change: TableChange, ids: tuple[list[int], list[int]], current: TableVersion | None, lineage: _Lineage
+) -> list[int]:
+    """The deleted rows that somebody else has deleted already. Raises Conflict where another was first."""
+    pinned = change.version
+    if current is None or current.uuid != pinned.uuid:
+        raise NotFound(f"table '{pinned.name[1]}' has been dropped")
+    if not current.columns.takes_rows_of(pinned.columns):
+        raise Conflict(f"table '{pinned.name[1]}' has been altered; run the statement again")
+    updated, deleted = ids
+    if current.snapshot_id == pinned.snapshot_id or not (updated or deleted):
+        return []
+    present, limit = lineage.of(pinned.name), pinned.sequence_number
+    lost = sum(row_id not in present or present[row_id] > limit for row_id in updated)
+    lost += sum(row_id in present and present[row_id] > limit for row_id in deleted)
+    if lost:
+        raise _conflict(change, lost)
+    return [row_id for row_id in deleted if row_id not in present]
+
+
+def _conflict(change: TableChange, rows: int) -> Conflict:
+    noun = "row" if rows == 1 else "rows"
+    table = change.version.name[1]
+    return Conflict(f"table '{table}': {rows} {noun} changed by another transaction; run this one again")
+
+
+def _check_reads(member: Pending, versions: Mapping[TableName, TableVersion | None]) -> None:
+    """Under serializable, a table that was read must be as it was; compaction leaves it so."""
+    for table, seen in member.reads.items():
+        current = versions[table]
+        if seen is None and current is None:
+            continue
+        if seen is None or current is None or not current.same_rows_as(seen):
+            raise Conflict(f"table '{table[1]}' was read by this transaction and has been changed since")
+
+
+def _all(
+    work: Callable[[Part], StagedSnapshot | None], parts: Collection[Part]
+) -> Iterator[tuple[StagedSnapshot | None, BaseException | None]]:
+    """Each done, several at a time; what came of it, or the error."""
+
+    def tried(part: Part) -> tuple[StagedSnapshot | None, BaseException | None]:
+        try:
+            return work(part), None
+        except BaseException as exc:
+            return None, exc
+
+    if len(parts) == 1:
+        return map(tried, parts)
+    with ThreadPoolExecutor(min(len(parts), _AT_ONCE), thread_name_prefix="commit") as pool:
+        return iter(list(pool.map(tried, parts)))

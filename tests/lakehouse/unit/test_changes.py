@@ -1,0 +1,231 @@
+"""A transaction's net change against a dictionary: whatever statements do, base and change come to the same rows."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparkport.errors import Conflict, RowNotFound
+from sparkport.lakehouse.changes import NetChange, Sent, TableChange, Workspace
+
+BASE = {row_id: (row_id * 10, f"n{row_id}") for row_id in range(8)}
+FIELDS = [
+    {"id": 1, "name": "Number", "type": "long", "required": False},
+    {"id": 2, "name": "number", "type": "string", "required": False},
+]
+Row = tuple[int | None, str | None]
+
+
+class _Stream:
+    def __init__(self, batches: list[pa.RecordBatch]) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return iter(self._batches)
+
+    def close(self) -> None:
+        self._batches = []
+
+
+class _Version:
+    """As much of a table's version as a net change needs."""
+
+    name = ("main", "t")
+    location = "here"
+    columns = SimpleNamespace(fields=tuple(FIELDS))
+
+    def stored_rows(self, names: Sequence[str], *, row_ids: Any) -> _Stream:
+        places = [["Number", "number"].index(name) for name in names]
+        found = [row_id for row_id in row_ids.tolist() if row_id in BASE]
+        kinds = [pa.int64(), pa.string()]
+        columns = [pa.array([BASE[row_id][place] for row_id in found], kinds[place]) for place in places]
+        batch = pa.RecordBatch.from_arrays([*columns, pa.array(found, pa.int64())], names=[*names, "rowid"])
+        return _Stream([batch])
+
+
+@pytest.fixture(scope="module")
+def workspace() -> Iterator[Workspace]:
+    with tempfile.TemporaryDirectory() as folder, closing(Workspace(Path(folder))) as made:
+        yield made
+
+
+_counter = iter(range(1_000_000))
+
+
+def opened(workspace: Workspace) -> tuple[NetChange, TableChange]:
+    net = workspace.open(f"t{next(_counter)}")
+    return net, net.table(_Version())  # type: ignore[arg-type]
+
+
+def sent(rows: Sequence[tuple[int, Sequence[Any]]], columns: Sequence[int]) -> Sent:
+    kinds = [pa.int64(), pa.string()]
+    arrays = [pa.array([row_id for row_id, _ in rows], pa.int64()), pa.array(range(len(rows)), pa.int64())]
+    for place, column in enumerate(columns):
+        arrays.append(pa.array([values[place] for _, values in rows], kinds[column]))
+    names = ["id", "number", *(f"x{place}" for place in range(len(columns)))]
+    return Sent([pa.RecordBatch.from_arrays(arrays, names=names)], columns)
+
+
+def insert(change: TableChange, *rows: Row) -> list[int]:
+    ids: list[int] = change.new_ids(len(rows)).to_pylist()
+    assert change.insert(sent(list(zip(ids, rows, strict=True)), [0, 1])) == len(rows)
+    return ids
+
+
+def seen(change: TableChange) -> dict[int, Row]:
+    """What a reader would see: the base without what is hidden, and the transaction's own rows."""
+    own = change.own_rows([0, 1])
+    try:
+        found: dict[int, Row] = {row_id: row for row_id, row in BASE.items() if row_id not in set(own.hidden.tolist())}
+        for batch in own.batches:
+            for number, name, row_id in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                assert row_id not in found
+                found[row_id] = (number, name)
+    finally:
+        own.close()
+    return found
+
+
+def committed(change: TableChange) -> tuple[list[Row], dict[int, Row | None]]:
+    """What the commit would write: new rows in their order, and changed ones, None for those deleted."""
+    new = [tuple(row.values()) for batch in change.new_rows() for row in batch.to_pylist()]
+    changed: dict[int, Row | None] = {}
+    for batch in change.changed_rows("i", "d"):
+        for row in batch.to_pylist():
+            changed[row["i"]] = None if row["d"] else (row["Number"], row["number"])
+    return new, changed
+
+
+ids = st.integers(-6, 9)
+texts = st.one_of(st.none(), st.text(max_size=3))
+numbers = st.one_of(st.none(), st.integers(-5, 5))
+statements = st.one_of(
+    st.tuples(st.just("insert"), st.lists(st.tuples(numbers, texts), min_size=1, max_size=3)),
+    st.tuples(st.just("delete"), st.lists(ids, min_size=1, max_size=4)),
+    st.tuples(st.just("name"), st.lists(st.tuples(ids, texts), min_size=1, max_size=4)),
+    st.tuples(st.just("both"), st.lists(st.tuples(ids, st.tuples(texts, numbers)), min_size=1, max_size=4)),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(statements, max_size=8))
+def test_any_statements_come_to_the_rows_that_a_dictionary_has(
+    workspace: Workspace, work: list[tuple[str, list[Any]]]
+) -> None:
+    net, change = opened(workspace)
+    model: dict[int, Row] = dict(BASE)
+    try:
+        for kind, rows in work:
+            if kind == "insert":
+                model.update(zip(insert(change, *rows), rows, strict=True))
+            elif kind == "delete":
+                expected = len(set(rows) & set(model))
+                assert change.delete(sent([(row, ()) for row in rows], []), since=change.step, refuse=False) == expected
+                model = {row_id: row for row_id, row in model.items() if row_id not in rows}
+            else:
+                columns = [1] if kind == "name" else [1, 0]
+                named: list[Any] = [(row_id, values if kind == "both" else (values,)) for row_id, values in rows]
+                expected = len({row_id for row_id, _ in named} & set(model))
+                assert change.update(sent(named, columns), since=change.step, refuse=False) == expected
+                for row_id, values in named:
+                    if row_id in model:
+                        model[row_id] = (values[1] if kind == "both" else model[row_id][0], values[0])
+            assert seen(change) == model
+        new, changed = committed(change)
+        assert new == [model[row_id] for row_id in sorted(model, reverse=True) if row_id < 0]
+        after = {row_id: row for row_id, row in {**BASE, **changed}.items() if row is not None}
+        assert after == {row_id: row for row_id, row in model.items() if row_id >= 0}
+        assert change.rows == len(new) + len(changed)
+        updated, deleted = change.changed_ids()
+        assert set(updated) | set(deleted) == set(changed)
+    finally:
+        net.close()
+
+
+def test_of_several_changes_to_one_row_in_a_statement_the_last_counts(workspace: Workspace) -> None:
+    _, change = opened(workspace)
+    assert change.update(sent([(1, ("a",)), (2, ("b",)), (1, ("c",))], [1]), since=0, refuse=False) == 2
+    assert seen(change)[1] == (10, "c")
+
+
+def test_a_missing_row_is_refused_by_name_and_nothing_is_changed(workspace: Workspace) -> None:
+    _, change = opened(workspace)
+    with pytest.raises(RowNotFound, match="77"):
+        change.update(sent([(1, ("a",)), (77, ("b",))], [1]), since=0, refuse=True)
+    with pytest.raises(RowNotFound, match="-1"):
+        change.delete(sent([(1, ()), (-1, ())], []), since=0, refuse=True)
+    assert seen(change) == BASE
+    assert change.rows == 0
+
+
+def test_statements_at_the_same_time_conflict_where_their_rows_meet(workspace: Workspace) -> None:
+    _, change = opened(workspace)
+    since = change.step
+    change.update(sent([(1, ("first",))], [1]), since=since, refuse=False)
+    change.update(sent([(2, ("beside",))], [1]), since=since, refuse=False)
+    with pytest.raises(Conflict, match="another statement of this transaction"):
+        change.delete(sent([(1, ()), (3, ())], []), since=since, refuse=False)
+    assert seen(change)[1] == (10, "first")
+    assert 3 in seen(change)
+
+
+def test_a_reader_sees_the_moment_at_which_it_began(workspace: Workspace) -> None:
+    net, change = opened(workspace)
+    insert(change, (1, "a"), (2, "b"))
+    own = change.own_rows([1])
+    change.delete(sent([(-1, ()), (3, ())], []), since=change.step, refuse=False)
+    insert(change, (3, "c"))
+    net.close()
+    assert [row["c1"] for batch in own.batches for row in batch.to_pylist()] == ["a", "b"]
+    assert own.hidden.tolist() == []
+    own.close()
+
+
+def test_the_file_is_gone_with_its_transaction(workspace: Workspace) -> None:
+    net, change = opened(workspace)
+    insert(change, (1, "a" * 1000))
+    assert net.bytes_held() > 0
+    assert workspace.bytes_held() >= net.bytes_held()
+    files = set(workspace.folder.iterdir())
+    net.close()
+    net.close()
+    assert len(set(workspace.folder.iterdir())) < len(files)
+    with pytest.raises(Conflict, match="has ended"):
+        insert(change, (2, "b"))
+
+
+def test_an_error_beneath_a_statement_is_told_as_it_is(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> _Stream:
+        raise Conflict("files of the snapshot are gone")
+
+    class _Breaking(_Stream):
+        def __iter__(self) -> Iterator[pa.RecordBatch]:
+            raise Conflict("files of the snapshot are gone")
+
+    _, change = opened(workspace)
+    for stream in (broken, lambda *_, **__: _Breaking([])):
+        monkeypatch.setattr(_Version, "stored_rows", stream)
+        with pytest.raises(Conflict, match="files of the snapshot are gone"):
+            change.update(sent([(1, ("a",))], [1]), since=0, refuse=False)
+    assert change.rows == 0
+
+
+def test_rows_found_by_id_say_which_are_deleted(workspace: Workspace) -> None:
+    _, change = opened(workspace)
+    (new,) = insert(change, (1, "a"))
+    change.delete(sent([(2, ())], []), since=change.step, refuse=False)
+    change.update(sent([(3, ("c",))], [1]), since=change.step, refuse=False)
+    rows, gone = change.find([new, 2, 3, 4, 99])
+    assert sorted(rows.column("rowid").to_pylist()) == [-1, 3]
+    assert gone == {2}
+    assert np.asarray(rows.column("c0")).tolist() == [1, 30]
