@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import lakehouse, reads, upkeep, writes
+from benchmarks import lakehouse, reads, transactions, upkeep, writes
 from benchmarks.harness import Result
 
 BENCHMARKS: dict[str, Callable[..., Iterable[Result]]] = {
@@ -28,6 +28,7 @@ BENCHMARKS: dict[str, Callable[..., Iterable[Result]]] = {
     "lake-memory": lakehouse.memory,
     "lake-start": lakehouse.start,
     "lake-upkeep": upkeep.upkeep,
+    "lake-transactions": transactions.transactions,
 }
 
 _COLUMNS = "{:<34} {:>15} {:>15} {:>8} {:>8}  {}"
