@@ -101,6 +101,10 @@ class ContractClient:
             ids: list[int] = reader.read_all().column("rowid").to_pylist()
         return ids
 
+    def add(self, table: str, rows: pa.RecordBatch, transaction: str | None = None) -> int:
+        """An insert that asks for nothing back but the number of rows."""
+        return int(self._put("insert", table, rows, transaction)["affected_rows"])
+
     def update(self, table: str, row_ids: Sequence[int], rows: pa.RecordBatch, transaction: str | None = None) -> int:
         return int(self._put("update", table, rows, transaction, row_ids=list(row_ids))["affected_rows"])
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 from tests.consistency.client import CallFailed, ContractClient, rows_of
+from tests.consistency.engines import PATIENCE_SECONDS, EngineUnderTest, can_defer
 from tests.consistency.model import Refused, Rows
 
 from sparkport.catalog.context import CallContext
@@ -22,7 +23,6 @@ from sparkport.catalog.transaction import Isolation
 from sparkport.errors import SparkportError
 from sparkport.handlers.operations import Operations, require_manager
 from sparkport.memory import MemoryCatalog
-from sparkport.testing import serving
 
 __all__ = ["Driver", "EngineDriver", "WireDriver"]
 
@@ -31,16 +31,26 @@ _NO_SUCH_ROW = 10**9
 
 
 class Driver(ABC):
-    """Tables ``a`` and ``b``, both empty at first."""
+    """Tables ``a`` and ``b``, both empty at first.
+
+    ``turns_deferred`` says that a transaction can become deferred after it has begun, ``defers`` that there are any.
+    With ``reads_for_ids`` the row ids of new rows are found out by a read of the table, in the same transaction.
+    """
 
     tables = ("a", "b")
-    can_defer = False
+    turns_deferred = False
+    reads_for_ids = False
+    defers = True
 
     def __init__(self) -> None:
         self._row_ids: dict[tuple[str, int], int] = {}
+        self._own_ids: dict[tuple[str, str, int], int] = {}
 
-    def ids(self, table: str, keys: list[int]) -> list[int]:
-        return [self._row_ids.get((table, key), _NO_SUCH_ROW + key) for key in keys]
+    def ids(self, table: str, keys: list[int], transaction: str | None) -> list[int]:
+        """A deferred transaction's new rows have ids of its own, which mean nothing to others."""
+        known = [self._row_ids.get((table, key), _NO_SUCH_ROW + key) for key in keys]
+        own = [None if transaction is None else self._own_ids.get((transaction, table, key)) for key in keys]
+        return [mine if mine is not None else other for mine, other in zip(own, known, strict=True)]
 
     def close(self) -> None:
         return None
@@ -78,7 +88,7 @@ class Driver(ABC):
 class EngineDriver(Driver):
     """Calls memory tables as the server does, each statement in the same bracket."""
 
-    can_defer = True
+    turns_deferred = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,7 +137,7 @@ class EngineDriver(Driver):
     def update(self, table: str, rows: Rows, transaction: str | None, *, refuse_missing: bool) -> int:
         batch = rows_of(value=list(rows.values()))
         request = StatementRequest(change=Change.UPDATE, columns=batch.schema, missing=_missing(refuse_missing))
-        return self._run(table, request, batch, self.ids(table, list(rows)), transaction)[0]
+        return self._run(table, request, batch, self.ids(table, list(rows), transaction), transaction)[0]
 
     def delete(
         self, table: str, keys: set[int], transaction: str | None, *, refuse_missing: bool, returning: bool
@@ -135,7 +145,7 @@ class EngineDriver(Driver):
         request = StatementRequest(
             change=Change.DELETE, columns=pa.schema([]), returning=returning, missing=_missing(refuse_missing)
         )
-        return self._run(table, request, None, self.ids(table, list(keys)), transaction)[0]
+        return self._run(table, request, None, self.ids(table, list(keys), transaction), transaction)[0]
 
     def _run(
         self,
@@ -160,21 +170,24 @@ class EngineDriver(Driver):
 class WireDriver(Driver):
     """Over gRPC: the JSON contract where unknown ids are refused, DoExchange where they are skipped."""
 
-    def __init__(self) -> None:
+    reads_for_ids = True
+
+    def __init__(self, engine: EngineUnderTest) -> None:
         super().__init__()
-        catalog = MemoryCatalog("lake")
-        for name in self.tables:
-            catalog.create_table(name, COLUMNS)
-        self._serving = serving(catalog)
-        self._client = ContractClient(self._serving.__enter__().location)
+        self.defers = can_defer(engine)
+        self._names = {name: engine.new_table(name, COLUMNS.empty_table()) for name in self.tables}
+        self._client = ContractClient(engine.location, timeout=PATIENCE_SECONDS)
+        self._deferred: set[str] = set()
 
     def close(self) -> None:
         self._client.close()
-        self._serving.__exit__(None, None, None)
 
     def begin(self, *, auto_commit: bool, serializable: bool) -> str:
         isolation = "serializable" if serializable else "snapshot"
-        return self._client.begin(auto_commit=auto_commit, isolation=isolation)
+        transaction = self._client.begin(auto_commit=auto_commit, isolation=isolation)
+        if not auto_commit:
+            self._deferred.add(transaction)
+        return transaction
 
     def defer(self, transaction: str) -> None:
         raise NotImplementedError
@@ -182,6 +195,8 @@ class WireDriver(Driver):
     def commit(self, transaction: str) -> None:
         with _refusals():
             self._client.commit(transaction)
+        for table in self.tables if transaction in self._deferred else ():
+            self._learn(table, None)
 
     def rollback(self, transaction: str) -> None:
         with _refusals():
@@ -192,32 +207,40 @@ class WireDriver(Driver):
 
     def read(self, table: str, transaction: str | None, *, version: int | None = None) -> Rows:
         with _refusals():
-            return _rows(self._client.read(table, transaction, version=version))
+            return _rows(self._client.read(self._names[table], transaction, version=version))
 
     def insert(self, table: str, rows: Rows, transaction: str | None) -> int:
         with _refusals():
             batch = rows_of(key=list(rows), value=list(rows.values()))
-            row_ids = self._client.insert(table, batch, transaction)
-        self._row_ids.update({(table, key): row_id for key, row_id in zip(rows, row_ids, strict=True)})
-        return len(row_ids)
+            count = self._client.add(self._names[table], batch, transaction)
+            self._learn(table, transaction if transaction in self._deferred else None)
+        return count
 
     def update(self, table: str, rows: Rows, transaction: str | None, *, refuse_missing: bool) -> int:
-        row_ids = self.ids(table, list(rows))
+        row_ids = self.ids(table, list(rows), transaction)
         with _refusals():
             if refuse_missing:  # the JSON contract wants all columns
                 batch = rows_of(key=list(rows), value=list(rows.values()))
-                return self._client.update(table, row_ids, batch, transaction)
+                return self._client.update(self._names[table], row_ids, batch, transaction)
             batch = rows_of(value=list(rows.values()), rowid=row_ids)
-            return self._client.exchange("update", table, batch, transaction)
+            return self._client.exchange("update", self._names[table], batch, transaction)
 
     def delete(
         self, table: str, keys: set[int], transaction: str | None, *, refuse_missing: bool, returning: bool
     ) -> int:
-        row_ids = self.ids(table, list(keys))
+        row_ids, name = self.ids(table, list(keys), transaction), self._names[table]
         with _refusals():
             if refuse_missing:
-                return self._client.delete(table, row_ids, transaction, returning=returning)
-            return self._client.exchange("delete", table, rows_of(rowid=row_ids), transaction, returning=returning)
+                return self._client.delete(name, row_ids, transaction, returning=returning)
+            return self._client.exchange("delete", name, rows_of(rowid=row_ids), transaction, returning=returning)
+
+    def _learn(self, table: str, transaction: str | None) -> None:
+        for row in self._client.read(self._names[table], transaction).to_pylist():
+            if transaction is None:
+                known = self._row_ids.setdefault((table, row["key"]), row["rowid"])
+                assert known == row["rowid"], f"the row id of {row} was {known} before"
+            elif (table, row["key"]) not in self._row_ids:
+                self._own_ids[(transaction, table, row["key"])] = row["rowid"]
 
 
 @contextmanager

@@ -2,37 +2,120 @@
 
 from __future__ import annotations
 
+import itertools
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import pyarrow as pa
+from tests.support.lakehouse import lakehouse
+from tests.support.plain_spark import PlainSpark
 
 from sparkport.catalog.model import Catalog
+from sparkport.client import Client, connect
+from sparkport.errors import Unsupported
 from sparkport.memory import MemoryCatalog
+from sparkport.testing import serving
 
-__all__ = ["ENGINES", "EngineFactory", "EngineUnderTest", "memory_engine"]
+__all__ = [
+    "ENGINES",
+    "EngineFactory",
+    "EngineUnderTest",
+    "PATIENCE_SECONDS",
+    "Size",
+    "can_defer",
+    "lakehouse_engine",
+    "memory_engine",
+]
+
+PATIENCE_SECONDS = 100.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How much is asked of an engine in a quick run: a statement costs a microsecond here and a Spark job there.
+
+    ``transactions`` are those of each client in a workload, of which a share are ``writers``; in ``rounds`` two
+    clients skew their writes.
+    """
+
+    transactions: int
+    writers: float
+    rounds: int
+    examples: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineUnderTest:
-    """``create_table`` makes a table in the schema ``main`` of the catalog, with these rows in it."""
+    """An engine that is being served.
+
+    ``maintain`` is the engine's own work on a table, which no client may notice, and says how many files it has
+    replaced; ``plain_spark`` is somebody who changes tables past the server. None where there is no such thing.
+    """
 
     catalog: Catalog
-    create_table: Callable[[str, pa.Table], None]
+    location: str
+    size: Size
+    maintain: Callable[[str], int] | None = None
+    plain_spark: PlainSpark | None = None
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def new_table(self, name: str, rows: pa.Table) -> str:
+        """A table with these rows, in the schema ``main``. The name that it got was never there before."""
+        name = f"{name}_{next(self._numbers)}"
+        with self.connect() as client:
+            client.create_table(f"main.{name}", rows.schema)
+            if rows.num_rows:
+                client.insert(f"main.{name}", rows)
+        return name
+
+    def connect(self) -> Client:
+        return connect(self.location, timeout=PATIENCE_SECONDS)
 
 
 EngineFactory = Callable[[], AbstractContextManager[EngineUnderTest]]
 
 
+def can_defer(engine: EngineUnderTest) -> bool:
+    """Whether transactions over several statements can be had, as a client finds it out."""
+    with engine.connect() as client:
+        try:
+            client.transaction().rollback()
+        except Unsupported:
+            return False
+    return True
+
+
 @contextmanager
 def memory_engine() -> Iterator[EngineUnderTest]:
     catalog = MemoryCatalog("lake")
-
-    def create_table(name: str, rows: pa.Table) -> None:
-        catalog.create_table(f"main.{name}", rows.schema, rows=rows)
-
-    yield EngineUnderTest(catalog, create_table)
+    with serving(catalog) as server:
+        size = Size(transactions=10, writers=0.8, rounds=8, examples=8, steps=40)
+        yield EngineUnderTest(catalog=catalog, location=server.location, size=size)
 
 
-ENGINES: dict[str, EngineFactory] = {"memory": memory_engine}
+@contextmanager
+def lakehouse_engine() -> Iterator[EngineUnderTest]:
+    with (
+        tempfile.TemporaryDirectory(prefix="sparkport-lake-", ignore_cleanup_errors=True) as folder,
+        lakehouse(Path(folder)) as opened,
+        serving(opened.catalog) as server,
+        closing(PlainSpark(opened)) as plain_spark,
+    ):
+
+        def compact(table: str) -> int:
+            return opened.maintenance.run(("main", table), ("compact",)).counts.get("compacted_files", 0)
+
+        yield EngineUnderTest(
+            catalog=opened.catalog,
+            location=server.location,
+            size=Size(transactions=6, writers=0.25, rounds=2, examples=3, steps=14),
+            maintain=compact,
+            plain_spark=plain_spark,
+        )
+
+
+ENGINES: dict[str, EngineFactory] = {"memory": memory_engine, "lakehouse": lakehouse_engine}

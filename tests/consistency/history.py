@@ -9,9 +9,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-__all__ = ["Append", "Clock", "Key", "Operation", "Outcome", "Read", "Recorder", "Transaction", "Write"]
+__all__ = ["Append", "Clock", "Key", "NO_CLIENT", "Operation", "Outcome", "Read", "Recorder", "Transaction", "Write"]
 
 Key = Hashable
+
+NO_CLIENT = -1
+"""The client of transactions that were done past the server."""
 
 
 class Outcome(Enum):
@@ -94,3 +97,8 @@ class Recorder:
     def add(self, transaction: Transaction) -> None:
         with self._lock:
             self.transactions.append(transaction)
+
+    def count_of_clients(self) -> int:
+        """How many transactions clients have ended."""
+        with self._lock:
+            return sum(transaction.client != NO_CLIENT for transaction in self.transactions)

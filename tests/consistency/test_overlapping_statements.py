@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pyarrow as pa
 import pytest
 from tests.consistency.client import rows_of
+from tests.consistency.engines import ENGINES, EngineUnderTest
 
 from sparkport.catalog.context import CallContext
-from sparkport.catalog.scan import AsOf, AsOfUnit, ScanRequest
-from sparkport.catalog.statement import Change, MissingRows, Statement, StatementRequest
+from sparkport.catalog.scan import AsOf, AsOfUnit, ScanRequest, as_scan
+from sparkport.catalog.statement import Change, ChangeableTable, MissingRows, Statement, StatementRequest
 from sparkport.errors import Conflict, RowNotFound, TransactionNotActive, VersionNotFound
-from sparkport.memory import MemoryCatalog, MemoryTable
 
 COLUMNS = pa.schema([("value", pa.int64()), ("other", pa.int64())])
 
@@ -18,12 +20,23 @@ COLUMNS = pa.schema([("value", pa.int64()), ("other", pa.int64())])
 class Setting:
     """One table with the rows 0, 1 and 2, whose values are 0."""
 
-    def __init__(self) -> None:
-        self.catalog = MemoryCatalog("lake")
+    def __init__(self, engine: EngineUnderTest) -> None:
         rows = pa.table({"value": [0, 0, 0], "other": [0, 0, 0]}, schema=COLUMNS)
-        self.table: MemoryTable = self.catalog.create_table("t", COLUMNS, rows=rows)
+        self.catalog = engine.catalog
+        self.name = engine.new_table("overlapping", rows)
         assert self.catalog.transactions is not None
         self.manager = self.catalog.transactions
+
+    def table(self, ctx: CallContext) -> ChangeableTable:
+        schema = self.catalog.schema(ctx, "main")
+        assert schema is not None
+        table = schema.table(ctx, self.name)
+        assert isinstance(table, ChangeableTable)
+        return table
+
+    def open(self, transaction: str | None, request: StatementRequest) -> Statement:
+        ctx = CallContext(transaction_id=transaction)
+        return self.table(ctx).open_statement(ctx, request)
 
     def begin(self, *, auto_commit: bool) -> str:
         return self.manager.begin(CallContext(), auto_commit=auto_commit)
@@ -39,20 +52,20 @@ class Setting:
         """A statement that has taken its rows and has not ended."""
         rows = rows_of(**{column: list(values.values())})
         request = StatementRequest(change=Change.UPDATE, columns=rows.schema, missing=missing)
-        statement = self.table.open_statement(CallContext(transaction_id=transaction), request)
+        statement = self.open(transaction, request)
         statement.push(rows, pa.array(list(values), pa.int64()))
         return statement
 
     def delete(self, transaction: str | None, *row_ids: int) -> Statement:
         request = StatementRequest(change=Change.DELETE, columns=pa.schema([]))
-        statement = self.table.open_statement(CallContext(transaction_id=transaction), request)
+        statement = self.open(transaction, request)
         statement.push(None, pa.array(row_ids, pa.int64()))
         return statement
 
     def insert(self, transaction: str | None, value: int) -> int:
         """The new row's id."""
         request = StatementRequest(change=Change.INSERT, columns=COLUMNS, returning=True)
-        statement = self.table.open_statement(CallContext(transaction_id=transaction), request)
+        statement = self.open(transaction, request)
         back = statement.push(rows_of(value=[value], other=[0]), None)
         statement.finish()
         assert back is not None
@@ -60,13 +73,25 @@ class Setting:
 
     def values(self, column: str = "value", *, version: int | None = None) -> dict[int, int]:
         at = None if version is None else AsOf(AsOfUnit.VERSION, str(version))
-        batches = list(self.table.scan(CallContext(), ScanRequest(at=at)))
-        return {row["rowid"]: row[column] for row in pa.Table.from_batches(batches, self.table.schema).to_pylist()}
+        ctx = CallContext()
+        table = self.table(ctx)
+        parts = table.plan(ctx, ScanRequest(at=at))
+        rows = [row for part in parts for batch in as_scan(table.scan(ctx, part)) for row in batch.to_pylist()]
+        return {row["rowid"]: row[column] for row in rows}
+
+
+@pytest.fixture(scope="module", params=sorted(ENGINES))
+def engine(request: pytest.FixtureRequest) -> Iterator[EngineUnderTest]:
+    with ENGINES[request.param]() as engine:
+        yield engine
 
 
 @pytest.fixture
-def setting() -> Setting:
-    return Setting()
+def setting(engine: EngineUnderTest) -> Iterator[Setting]:
+    setting = Setting(engine)
+    yield setting
+    for transaction in setting.manager.open_transactions():
+        setting.manager.rollback(transaction.id)
 
 
 def test_a_commit_of_the_same_transaction_does_not_hide_a_conflict_from_an_open_statement(setting: Setting) -> None:

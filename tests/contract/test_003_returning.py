@@ -72,6 +72,7 @@ def test_the_options_that_json_leads_to(call: Any, columns: tuple[str, ...]) -> 
     assert all(made.options == DMLOptions() for made in own.calls)
 
 
+@pytest.mark.lakehouse_gap("the row ids of new rows are not known before they are committed")
 def test_returning_columns_are_handed_on_and_answered(lake: Lake) -> None:
     answer = lake.json.insert("analytics.events", events(10), returning=True, returning_columns=["rowid", "NAME"])
     assert answer.rows is not None
@@ -89,6 +90,7 @@ def test_an_unknown_returning_column_is_named_before_anything_happens(lake: Lake
     assert len(lake.rows()) == 5
 
 
+@pytest.mark.lakehouse_gap("the row ids of new rows are not known before they are committed")
 def test_an_insert_returns_the_tables_columns(lake: Lake) -> None:
     count, back = change(lake.connection, "insert", "analytics.events", events(10, 11), returning=True)
     assert count == 2

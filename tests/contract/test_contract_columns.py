@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.contract.clients import JsonClient, change, refused
-from tests.contract.conftest import EVENTS, Lake, events
+from tests.contract.conftest import EVENTS, Lake, events, rows_in
 from tests.support.flight_rpc import AirportError
 
 from sparkport.errors import InvalidArgument
@@ -47,7 +47,7 @@ NARROWINGS = [
 def test_widening_that_loses_nothing(
     lake: Lake, sent: pa.DataType, kept: pa.DataType, values: list[Any], found: list[Any] | None, way: str
 ) -> None:
-    table = lake.catalog.create_table("analytics.wide", pa.schema([("v", kept)]))
+    table = lake.create_table("analytics.wide", pa.schema([("v", kept)]))
     rows = pa.table({"v": pa.array(values, sent)})
     if way == "json":
         lake.json.insert("analytics.wide", rows)
@@ -59,7 +59,7 @@ def test_widening_that_loses_nothing(
 
 @pytest.mark.parametrize(("sent", "kept"), NARROWINGS, ids=str)
 def test_what_could_lose_something_is_a_mismatch(lake: Lake, sent: pa.DataType, kept: pa.DataType) -> None:
-    lake.catalog.create_table("analytics.narrow", pa.schema([("v", kept)]))
+    lake.create_table("analytics.narrow", pa.schema([("v", kept)]))
     with refused("INVALID_ARGUMENT", f"schema mismatch: column 'v' is {kept}, input has {sent}"):
         lake.json.insert("analytics.narrow", pa.schema([("v", sent)]).empty_table())
 
@@ -85,7 +85,7 @@ def test_a_column_given_twice_is_refused(lake: Lake) -> None:
 
 
 def test_a_column_that_is_ambiguous_by_case_is_refused(lake: Lake) -> None:
-    lake.catalog.create_table("analytics.mixed", pa.schema([("Ab", pa.int64()), ("c", pa.int64())]))
+    lake.create_table("analytics.mixed", pa.schema([("Ab", pa.int64()), ("c", pa.int64())]))
     rows = pa.table({"AB": [1], "ab": [2]})
     with refused("INVALID_ARGUMENT", "schema mismatch: column 'Ab' is ambiguous"):
         lake.json.insert("analytics.mixed", rows)
@@ -107,7 +107,7 @@ def with_defaults(lake: Lake) -> Lake:
         pa.field("kind", pa.int32(), nullable=False, metadata={"default": "3 + 4"}),
         pa.field("name", pa.string(), metadata={"default": "'nobody'"}),
     ]
-    lake.catalog.create_table("analytics.defaults", pa.schema(columns))
+    lake.create_table("analytics.defaults", pa.schema(columns))
     return lake
 
 
@@ -162,7 +162,7 @@ def test_duckdb_is_told_which_exception_to_raise(lake: Lake) -> None:
 
 def test_a_null_among_the_values_of_a_dictionary_is_a_null(lake: Lake) -> None:
     kind = pa.dictionary(pa.int8(), pa.string())
-    lake.catalog.create_table("analytics.enums", pa.schema([pa.field("v", kind, nullable=False)]))
+    lake.create_table("analytics.enums", pa.schema([pa.field("v", kind, nullable=False)]))
     hidden = pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int8()), pa.array(["a", None]))
     with refused("INVALID_ARGUMENT", "NOT NULL constraint failed: enums.v"):
         lake.json.insert("analytics.enums", pa.table({"v": hidden}))
@@ -206,8 +206,8 @@ def test_a_server_with_several_catalogs_needs_the_name(lake: Lake) -> None:
         lake.json.insert("analytics.events", events(1))
     transaction = lake.json.begin(catalog_name="pond", auto_commit=False)
     lake.json.inside(transaction).insert("analytics.events", events(2), catalog_name="pond")
-    assert lake.rows(table) == {}
+    assert rows_in(table) == {}
     assert lake.json.commit(transaction) == "committed"
-    assert [row["id"] for row in lake.rows(table).values()] == [2]
+    assert [row["id"] for row in rows_in(table).values()] == [2]
     with refused("NOT_FOUND", f"transaction '{transaction}' not found"):
         lake.json.inside(transaction).insert("analytics.events", events(3), catalog_name="lake")

@@ -25,6 +25,7 @@ from tests.contract.own_tables import (
 from tests.support.flight_rpc import AirportError, Connection, batch_messages
 from tests.support.lockstep import Exchange, MessageExchange
 
+from sparkport.lakehouse.statement import LakeStatement
 from sparkport.memory.statement import MemoryStatement
 from sparkport.transactions.manager import Transactions
 
@@ -74,9 +75,10 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
 
         monkeypatch.setattr(owner, name, wrapped)
 
-    after(MemoryStatement, "__init__", watch.opened.set)
-    after(MemoryStatement, "push", watch.pushed.release)
-    after(MemoryStatement, "abort", watch.ended.set)
+    for statement in (MemoryStatement, LakeStatement):
+        after(statement, "__init__", watch.opened.set)
+        after(statement, "push", watch.pushed.release)
+        after(statement, "abort", watch.ended.set)
     after(Transactions, "rollback", watch.rolled_back.set)
     return watch
 

@@ -18,6 +18,8 @@ from sparkport.catalog.scan import ScanRequest
 from sparkport.catalog.table import DMLOptions, DMLResult
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.every_engine
+
 HEADERS = ["x-statement-id", "airport-trace-id"]
 TABLE = "analytics.events"
 CHANGES = pa.table({"name": ["x"], "rowid": pa.array([1], pa.int64())})
@@ -177,6 +179,7 @@ def test_a_statement_that_changed_nothing_is_no_version(lake: Lake) -> None:
         lake.duckdb().scan(TABLE, at=("VERSION", "2"))
 
 
+@pytest.mark.memory_only("commits of the lakehouse have the time of the machine")
 def test_a_timestamp_means_the_last_commit_not_after_it(lake: Lake) -> None:
     created = lake.clock.now
     lake.clock.advance(minutes=1)
@@ -194,7 +197,7 @@ def test_the_version_of_the_catalog_changes_with_names_and_not_with_rows(lake: L
     before = lake.catalog.version(CallContext())
     lake.json.insert(TABLE, events(10))
     assert lake.catalog.version(CallContext()) == before
-    lake.catalog.create_table("analytics.more", EVENTS)
+    lake.create_table("analytics.more", EVENTS)
     assert lake.catalog.version(CallContext()) != before
 
 

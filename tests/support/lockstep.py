@@ -24,7 +24,7 @@ from tests.support.flight_rpc import (
 
 __all__ = ["Exchange", "LockStepError", "MessageExchange"]
 
-_WATCHDOG_SECONDS = 15.0
+_WATCHDOG_SECONDS = 60.0
 _END = object()
 
 
