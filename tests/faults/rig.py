@@ -27,20 +27,30 @@ from sparkport.client.writes import Statement
 from sparkport.lakehouse.faults import Fault
 from sparkport.protocol.targets import Kind
 
-__all__ = ["Rig", "Rows", "as_rows", "ending", "leftovers", "pyiceberg_rows", "pyiceberg_table"]
+__all__ = ["Rig", "Rows", "as_rows", "ending", "left_in_staging", "leftovers", "pyiceberg_rows", "pyiceberg_table"]
 
 Rows = dict[int, str | None]
 """The values of a table by their keys."""
 
 _SECONDS = 150.0
+_BUSY = ["--maintenance-seconds", "1", "--small-files", "2", "--retention-seconds", "2"]
+_TRIES = 5
 _SOURCE = Path(sparkport.__file__).parents[1]
 
 
 class Rig:
-    """``spark`` is the address of a Connect server that outlives the server; without it the server has its own."""
+    """``spark`` is the address of a Connect server that outlives the server; without it the server has its own.
 
-    def __init__(self, folder: Path, *, spark: str | None = None) -> None:
+    ``catalog_uri`` is of a PostgreSQL database; without it the catalog is the warehouse's SQLite file. With
+    ``maintenance`` tables are compacted and old versions removed all the time.
+    """
+
+    def __init__(
+        self, folder: Path, *, spark: str | None = None, catalog_uri: str | None = None, maintenance: bool = False
+    ) -> None:
         self.warehouse = folder / "warehouse"
+        self.catalog_uri = catalog_uri
+        self.maintenance = maintenance
         self._plan = folder / "fault"
         self._log = folder / "server.log"
         self._spark = spark
@@ -56,7 +66,9 @@ class Rig:
         self.close()
         self._log.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "sparkport.cli", "serve", "--port", "0", "--warehouse", str(self.warehouse)]
-        command += ["--no-maintenance", "--driver-memory", "1g", "--spark", self._spark or "local[2]"]
+        command += ["--driver-memory", "1g", "--spark", self._spark or "local[2]"]
+        command += _BUSY if self.maintenance else ["--no-maintenance"]
+        command += ["--catalog-uri", self.catalog_uri] if self.catalog_uri else []
         kept = {key: value for key, value in os.environ.items() if not key.startswith("SPARKPORT_FAULT")}
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
@@ -111,20 +123,22 @@ class Rig:
     def ended(self) -> None:
         """Returns when the server is dead."""
         if self._process is not None:
-            self._process.wait(_SECONDS)
+            try:
+                self._process.wait(_SECONDS)
+            except subprocess.TimeoutExpired as exc:
+                raise AssertionError("the server lives on") from exc
 
     def log_tail(self, lines: int = 15) -> str:
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:]) if self._log.exists() else ""
 
     def sparks(self) -> list[int]:
-        """The processes of this server's own Spark."""
-        mark = f"{self.warehouse}"
+        """The processes of this server's own Spark: its children, and not the ones of other servers."""
         found = []
-        for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                words = entry.read_bytes().decode(errors="replace").split("\0")
-                if any("SparkConnectServer" in word for word in words) and any(mark in word for word in words):
-                    found.append(int(entry.parent.name))
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                if parent == self.process_id and b"SparkConnectServer" in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
         return found
 
     # What it is asked for
@@ -167,6 +181,12 @@ class Rig:
         found = self.client.scan(table).read_all()
         return as_rows(found)
 
+    def pyiceberg_table(self, table: str) -> Any:
+        return pyiceberg_table(self.warehouse, table, catalog_uri=self.catalog_uri)
+
+    def pyiceberg_rows(self, table: str) -> Rows:
+        return pyiceberg_rows(self.warehouse, table, catalog_uri=self.catalog_uri)
+
     def row_ids(self, table: str) -> dict[int, int]:
         found = self.client.scan(table, row_id=True).read_all()
         return dict(zip(found["id"].to_pylist(), found["rowid"].to_pylist(), strict=True))
@@ -194,40 +214,59 @@ def ending(processes: list[int], seconds: float = 30.0) -> Iterator[None]:
             os.close(descriptor)
 
 
-def pyiceberg_table(warehouse: Path, table: str) -> Any:
+def pyiceberg_table(warehouse: Path, table: str, *, catalog_uri: str | None = None) -> Any:
     """The table as PyIceberg sees it."""
     from pyiceberg.catalog.sql import SqlCatalog
 
-    catalog = SqlCatalog("lake", uri=f"sqlite:///{warehouse}/catalog.db", warehouse=str(warehouse))
+    uri = (catalog_uri or f"sqlite:///{warehouse}/catalog.db").replace("postgresql://", "postgresql+psycopg://")
+    catalog = SqlCatalog("lake", uri=uri, warehouse=str(warehouse))
     try:
         return catalog.load_table(table)
     finally:
         catalog.engine.dispose()
 
 
-def pyiceberg_rows(warehouse: Path, table: str) -> Rows:
-    return as_rows(pyiceberg_table(warehouse, table).scan().to_arrow())
+def pyiceberg_rows(warehouse: Path, table: str, *, catalog_uri: str | None = None) -> Rows:
+    """Tried again where maintenance has removed the files between looking and reading."""
+    for _ in range(_TRIES - 1):
+        with contextlib.suppress(FileNotFoundError):
+            return as_rows(pyiceberg_table(warehouse, table, catalog_uri=catalog_uri).scan().to_arrow())
+    return as_rows(pyiceberg_table(warehouse, table, catalog_uri=catalog_uri).scan().to_arrow())
 
 
-def leftovers(warehouse: Path, *, servers: int) -> list[str]:
-    """What a clean warehouse with so many living servers would not hold."""
-    found: list[str] = []
-    staging = warehouse / ".staging"
-    folders = [path.name for path in staging.iterdir() if path.is_dir()] if staging.exists() else []
-    if len(folders) != servers:
-        found.append(f"{len(folders)} staging folders for {servers} servers")
-    found += [str(path) for path in staging.rglob("*.parquet")]
-    with contextlib.closing(sqlite3.connect(warehouse / "catalog.db")) as database:
-        pointers = [
-            Path(row[0].removeprefix("file://").removeprefix("file:"))
-            for row in database.execute("SELECT metadata_location FROM iceberg_tables")
-        ]
+def leftovers(warehouse: Path, *, servers: int, catalog_uri: str | None = None) -> list[str]:
+    """What a clean warehouse with so many living servers, none of which changes anything, would not hold."""
+    pointers = [
+        Path(location.removeprefix("file://").removeprefix("file:")) for location in _pointers(warehouse, catalog_uri)
+    ]
     known = {path.parent: _known(path) for path in pointers}
+    found = left_in_staging(warehouse, servers=servers)
     for path in warehouse.rglob("metadata/*"):
         lost = path.name.endswith(".metadata.json") and path not in known.get(path.parent, {path})
         if lost or path.name.endswith(".tmp"):
             found.append(str(path))
     return found
+
+
+def left_in_staging(warehouse: Path, *, servers: int) -> list[str]:
+    found: list[str] = []
+    staging = warehouse / ".staging"
+    folders = [path.name for path in staging.iterdir() if path.is_dir()] if staging.exists() else []
+    if len(folders) != servers:
+        found.append(f"{len(folders)} staging folders for {servers} servers")
+    return found + [str(path) for path in staging.rglob("*.parquet")]
+
+
+def _pointers(warehouse: Path, catalog_uri: str | None) -> list[str]:
+    """Asked past all of our code."""
+    sql = "SELECT metadata_location FROM iceberg_tables"
+    if catalog_uri is None:
+        with contextlib.closing(sqlite3.connect(warehouse / "catalog.db")) as database:
+            return [row[0] for row in database.execute(sql)]
+    import psycopg
+
+    with psycopg.connect(catalog_uri) as connection:
+        return [row[0] for row in connection.execute(sql)]
 
 
 def _known(pointer: Path) -> set[Path]:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.faults.cases import CHANGES, Case, cases, run
+from tests.faults.cases import CHANGES, STATEMENT_POINTS, Case, cases, run
 from tests.faults.rig import Rig, ending, leftovers, pyiceberg_rows
+from tests.faults.transactions import TRANSACTIONS, run_transaction, transaction_cases
 from tests.support.lakehouse import shared_spark
 
 from sparkport.catalog.statement import Change
@@ -118,7 +119,33 @@ def test_a_hundred_faults_are_every_change_at_every_point_with_every_victim() ->
     assert chosen == cases(7)
     assert [case.operation for case in chosen] != [case.operation for case in cases(8)]
     met = {(case.operation, case.fault.point, case.fault.action) for case in chosen}
-    assert met >= {
-        (change, point, victim) for change in CHANGES for point in POINTS for victim in ("server", "spark", "both")
-    }
+    victims = ("server", "spark", "both")
+    assert met >= {(change, point, victim) for change in CHANGES for point in STATEMENT_POINTS for victim in victims}
     assert len(chosen) == 100
+
+
+def test_two_hundred_faults_in_transactions_are_half_over_two_tables() -> None:
+    chosen = transaction_cases(7)
+    assert chosen == transaction_cases(7) != transaction_cases(8)
+    assert len(chosen) == 200
+    assert sum(case.operation in TRANSACTIONS[2:] for case in chosen) >= 99
+    met = {(case.operation in TRANSACTIONS[2:], case.fault.point, case.fault.action) for case in chosen}
+    victims = ("server", "spark", "both")
+    assert met >= {(two, point, victim) for two in (False, True) for point in POINTS for victim in victims}
+
+
+@pytest.mark.parametrize(
+    ("operation", "point", "happens"),
+    [
+        ("two tables", "defer.after", False),
+        ("one table", "apply.between", False),
+        ("two tables", "apply.after", False),
+        ("two tables", "pointer.before", False),
+        ("two tables, one of them new rows only", "pointer.after", True),
+    ],
+)
+def test_a_killed_server_leaves_a_whole_transaction_or_none(
+    shared: Rig, operation: str, point: str, happens: bool
+) -> None:
+    outcome = run_transaction(Case(1, operation, Fault(point)), shared)
+    assert outcome.happened is happens
