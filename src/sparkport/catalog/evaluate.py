@@ -3,6 +3,7 @@
 DuckDB only computes a mask, from the columns that the filter names; the rows are then taken from the batch by
 Arrow, so that every other column comes through untouched, whatever its type. What cannot be computed is not
 filtered by: the client filters again, and a row too many costs little where a row too few would be a wrong answer.
+Filters so simple that Arrow agrees are left to Arrow, which has no query to set up.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparkport.catalog.expressions import Column, Expression, Function, SqlType, conjuncts, simplify, walk
+from sparkport.catalog.masks import Mask, compile_mask
 from sparkport.catalog.sandbox import SANDBOX
 from sparkport.catalog.sql import ColumnSql, is_supported, to_sql, type_sql
 
@@ -48,7 +50,12 @@ class RowFilter:
         self._schema = schema
         self._used: dict[int, Any] = {}
         self._parts: tuple[_Part, ...] = ()
+        self._simple: Mask | None = None
         try:
+            self._simple = _simple(expr, schema)
+            if self._simple is not None:
+                self._parts = tuple(_Part(part, "") for part in conjuncts(expr))
+                return
             spelled = {node: self._spell(node) for node in walk(expr) if isinstance(node, Column)}
             kept = simplify(
                 expr, lambda node: is_supported(node) and not (isinstance(node, Column) and spelled[node] is None)
@@ -68,6 +75,8 @@ class RowFilter:
             return None
         if batch.schema != self._schema:
             return RowFilter(self._expr, batch.schema).mask(batch)
+        if self._simple is not None:
+            return self._simple({name.lower(): column for name, column in zip(batch.schema.names, batch, strict=True)})
         rows = self._columns(batch)
         if (whole := _evaluate(" AND ".join(part.sql for part in self._parts), rows)) is not None:
             return whole
@@ -129,6 +138,32 @@ class RowFilter:
         if not arrays:  # a constant still needs as many rows
             return pa.table({"c": pa.nulls(batch.num_rows)})
         return pa.Table.from_arrays(arrays, schema=pa.schema(list(self._used.values())))
+
+
+_KINDS = {
+    pa.int32(): "int",
+    pa.int64(): "long",
+    pa.string(): "string",
+    pa.date32(): "date",
+    pa.timestamp("us"): "timestamp",
+    pa.timestamp("us", "UTC"): "timestamptz",
+}
+
+
+_WHOLE = {"int": "INTEGER", "long": "BIGINT"}
+
+
+def _simple(expr: Expression, schema: pa.Schema) -> Mask | None:
+    names = [name.lower() for name in schema.names]
+    if len(set(names)) < len(names):
+        return None
+    kinds = {name: _KINDS[kind] for name, kind in zip(names, schema.types, strict=True) if kind in _KINDS}
+    for node in walk(expr):  # numbers that the sender compares in another width are cast, or not compared at all
+        if isinstance(node, Column) and node.type is not None:
+            own = _WHOLE.get(kinds.get(node.name.lower(), ""))
+            if own is not None and own != node.type.id:
+                return None
+    return compile_mask(expr, kinds)
 
 
 def keep_rows(batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatch:

@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from sparkport.catalog.masks import Mask, compile_mask
 from sparkport.lakehouse.bounds import decimal_shape
 from sparkport.lakehouse.deletes import deleted_positions
 from sparkport.lakehouse.files import FileSystem, local_path
 from sparkport.lakehouse.manifests import ROW_ID_FIELD, SEQUENCE_FIELD, DataFile
-from sparkport.lakehouse.masks import Mask, compile_mask
 from sparkport.lakehouse.query import ROW_ID, Request
 
 __all__ = ["DirectScan", "arrow_type", "read_ahead", "removed"]

@@ -24,9 +24,9 @@ from sparkport.catalog.expressions import (
     Or,
     SqlType,
 )
+from sparkport.catalog.masks import compile_mask
 from sparkport.catalog.sql import to_sql
 from sparkport.lakehouse.direct import arrow_type
-from sparkport.lakehouse.masks import compile_mask
 
 BIGINT, VARCHAR = SqlType("BIGINT"), SqlType("VARCHAR")
 KINDS: dict[str, tuple[str, SqlType, Any]] = {

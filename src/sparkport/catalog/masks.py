@@ -56,7 +56,7 @@ _FLIPPED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 def compile_mask(expr: Expression, kinds: Mapping[str, str]) -> Mask | None:
     """The filter as a function of columns; None where any part of it is more than this understands.
 
-    ``kinds`` has the Iceberg types of the columns by their names in small letters.
+    ``kinds`` has the columns' types, as Iceberg calls them, by their names in small letters.
     """
     match expr:
         case And(nodes) if nodes:
