@@ -158,8 +158,18 @@ class Applier:
         if not staged.is_branch:
             return
         with contextlib.suppress(SparkportError):
-            drop_branches(self._pointers, self._files, staged.table, lambda name: name == staged.mark)
+            for table in self._places(staged):
+                drop_branches(self._pointers, self._files, table, lambda name: name == staged.mark)
         self._in_use.discard(staged.mark)
+
+    def _places(self, staged: StagedSnapshot) -> list[TableName]:
+        """Where the branch may be: the table of that name, and the one that had it, found by its folder."""
+        folder = staged.part.version.metadata_folder
+        location = self._pointers.location(staged.table)
+        if location is not None and location.startswith(folder):
+            return [staged.table]
+        moved = [table for table, place in self._pointers.cut().tables.items() if place.startswith(folder)]
+        return moved if location is None else [staged.table, *moved]
 
     def published(self, staged: StagedSnapshot) -> None:
         """The branch is gone with the commit."""

@@ -10,7 +10,7 @@ from functools import partial
 
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.transaction import Isolation, OpenTransaction, TransactionState
-from sparkport.errors import Conflict, NotFound, ResourceExhausted, SparkportError, Unavailable
+from sparkport.errors import Conflict, NotFound, ResourceExhausted, SparkportError, TransactionNotActive
 from sparkport.lakehouse.apply import Applier
 from sparkport.lakehouse.cache import BoundedCache
 from sparkport.lakehouse.changes import NetChange, OwnRows, TableChange, Workspace
@@ -286,8 +286,12 @@ class LakeEngine:
         try:
             moved = self._commit(self._pending(transaction, {}))
             if not moved:
-                self.ledger.end(transaction.id, TransactionState.COMMITTED)
-        except Unavailable as exc:
+                state = self.ledger.end(transaction.id, TransactionState.COMMITTED)
+                if state is not TransactionState.COMMITTED:
+                    raise TransactionNotActive(transaction.id, state.value)
+        except SparkportError as exc:
+            # Whatever went wrong: the record says whether it was committed, and from now on it cannot be any more. An
+            # earlier try may have been, whose answer was lost: then its own changes look like another's.
             try:
                 state = self.ledger.end(transaction.id, TransactionState.ABORTED)
             except SparkportError as unknown:
@@ -295,14 +299,19 @@ class LakeEngine:
             if state is not TransactionState.COMMITTED:
                 raise exc
 
+    def abort(self, transaction: Transaction[LakeView]) -> TransactionState:
+        if transaction.auto_commit:
+            return TransactionState.ABORTED
+        try:
+            return self.ledger.end(transaction.id, TransactionState.ABORTED)
+        except SparkportError as exc:
+            if transaction.in_doubt:
+                raise InDoubt(transaction.id) from exc
+            logger.warning("the end of transaction %s was not noted: %s", transaction.id, exc)
+            return TransactionState.ABORTED
+
     def discard(self, transaction: Transaction[LakeView]) -> None:
         self._close(transaction)
-        if transaction.auto_commit or transaction.status is not TransactionState.ABORTED:
-            return
-        try:
-            self.ledger.end(transaction.id, TransactionState.ABORTED)
-        except SparkportError as exc:
-            logger.warning("the end of transaction %s was not noted: %s", transaction.id, exc)
 
     def changes(self, transaction: Transaction[LakeView]) -> tuple[tuple[str, ...], int]:
         net = transaction.state.net

@@ -178,6 +178,9 @@ class Store:
             if changes:
                 self.apply(changes)
 
+    def abort(self, transaction: Transaction[View]) -> TransactionState:
+        return TransactionState.ABORTED
+
     def discard(self, transaction: Transaction[View]) -> None:
         transaction.state.overlays.clear()
 

@@ -69,6 +69,7 @@ class Transaction(Generic[S]):
     status: TransactionState = TransactionState.ACTIVE
     ended: bool = False
     wrote: bool = False
+    in_doubt: bool = False
     in_use: int = 0
     lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -86,6 +87,12 @@ class Engine(Protocol[S]):
         """Make a deferred transaction's changes visible in all tables at one instant, or raise Conflict.
 
         InDoubt where it cannot be told whether that has happened; it is called again then.
+        """
+
+    def abort(self, transaction: Transaction[S]) -> TransactionState:
+        """Make sure that it will never be committed; the state that holds, if it has been committed after all.
+
+        InDoubt where that cannot be told.
         """
 
     def discard(self, transaction: Transaction[S]) -> None:
@@ -259,7 +266,7 @@ class Transactions(TransactionManager, Generic[S]):
         for transaction in idle:
             with transaction.lock:
                 if not transaction.ended:
-                    self._finish(transaction, _left_as(transaction))
+                    self._let_go(transaction)
 
     # Parts of them
 
@@ -270,6 +277,8 @@ class Transactions(TransactionManager, Generic[S]):
             transaction = self._auto.get(transaction_id) or self._deferred.get(transaction_id)
             if transaction is not None:
                 self._touch(transaction)
+                if transaction.in_doubt:
+                    raise InDoubt(transaction_id)
                 transaction.in_use += use
                 return transaction
             remembered = self._remembered.get(transaction_id)
@@ -308,16 +317,29 @@ class Transactions(TransactionManager, Generic[S]):
                 self._check_repeat(transaction.id, transaction.status, wanted)
                 return
             if wanted is TransactionState.ABORTED:
-                self._finish(transaction, wanted)
+                state = self._engine.abort(transaction)
+                self._finish(transaction, state)
+                self._check_repeat(transaction.id, state, wanted)
                 return
             try:
                 self._engine.publish(transaction)
             except InDoubt:
+                transaction.in_doubt = True
                 raise
             except BaseException:
-                self._finish(transaction, TransactionState.ABORTED)
+                self._finish(transaction, self._engine.abort(transaction))
                 raise
             self._finish(transaction, wanted)
+
+    def _let_go(self, transaction: Transaction[S]) -> None:
+        """End one that was idle for too long."""
+        try:
+            state = _left_as(transaction) if transaction.auto_commit else self._engine.abort(transaction)
+        except InDoubt:
+            with self._lock:
+                self._touch(transaction)  # the next time
+            return
+        self._finish(transaction, state)
 
     def _check_repeat(self, transaction_id: str, state: TransactionState, wanted: TransactionState) -> None:
         if state is not wanted:
