@@ -23,9 +23,9 @@ from tests.support.listing import raw, unpack
 
 from sparkport.app import Server
 from sparkport.catalog import CallContext, Catalog
-from sparkport.catalog.ddl import MutableSchema, OnConflict, TableDefinition
+from sparkport.catalog.ddl import AddColumn, ChangeType, DropColumn, MutableSchema, OnConflict, TableDefinition
 from sparkport.client import Client, connect
-from sparkport.errors import AlreadyExists, Unavailable, Unsupported
+from sparkport.errors import AlreadyExists, Unavailable
 from sparkport.lakehouse.open import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.memory import MemoryCatalog
@@ -165,17 +165,7 @@ def test_a_ticket_reads_what_it_was_planned_for_while_others_write(
     with DuckDBClient(server.location) as process:
         duck = process.attach("lake")
         entry = duck.table("main.planned")
-        parameters = {
-            "json_filters": filter_json(["id"]),
-            "column_ids": [0],
-            "table_function_parameters": "",
-            "table_function_input_schema": "",
-            "at_unit": "",
-            "at_value": "",
-        }
-        body = {"descriptor": entry.descriptor.serialize(), "parameters": parameters}
-        answer = unpack(duck.action("endpoints", body, *duck.flight_headers(entry)))
-        tickets = [pf.FlightEndpoint.deserialize(raw(item)) for item in answer]
+        tickets = tickets_of(duck, "main.planned", [0])
         assert len(tickets) > 1
         table.delete(list(table.ids().values())[:50])
         table.insert(PEOPLE)
@@ -184,6 +174,32 @@ def test_a_ticket_reads_what_it_was_planned_for_while_others_write(
         streams = [duck._read(ticket, entry.schema, duck.headers()) for ticket in tickets]
         ids = [value for stream in streams for batch in stream.batches for value in batch.column(0).to_pylist()]
     assert ids == list(range(100))
+
+
+def test_a_ticket_has_the_columns_that_it_was_planned_with(lake: Lake, server: Server) -> None:
+    table = create(lake, "altered_later", pa.table({"id": pa.array([1], pa.int32()), "gone": ["x"]}))
+    with DuckDBClient(server.location) as process, pf.connect(server.location) as flight:
+        duck = process.attach("lake")
+        (ticket,) = tickets_of(duck, "main.altered_later", [0, 1])
+        table.alter(DropColumn("gone"), ChangeType("id", pa.int64()), AddColumn(pa.field("new", pa.int8())))
+        found = flight.do_get(ticket.ticket).read_all()
+    assert found.select(["id", "gone"]).to_pylist() == [{"id": 1, "gone": "x"}]
+    assert found.schema.field("id").type == pa.int32()
+
+
+def tickets_of(duck: Attached, table: str, columns: list[int]) -> list[pf.FlightEndpoint]:
+    entry = duck.table(table)
+    parameters = {
+        "json_filters": filter_json(entry.schema.names[:1]),
+        "column_ids": columns,
+        "table_function_parameters": "",
+        "table_function_input_schema": "",
+        "at_unit": "",
+        "at_value": "",
+    }
+    body = {"descriptor": entry.descriptor.serialize(), "parameters": parameters}
+    answer = unpack(duck.action("endpoints", body, *duck.flight_headers(entry)))
+    return [pf.FlightEndpoint.deserialize(raw(item)) for item in answer]
 
 
 # The recordings
@@ -305,9 +321,27 @@ def test_a_recorded_value_of_every_type_comes_back_as_it_was_sent(lake: Lake, se
 # Transactions and repeats
 
 
-def test_a_deferred_transaction_is_unimplemented_over_the_wire(client: Client) -> None:
-    with pytest.raises(Unsupported, match="cannot be deferred"), client.transaction():
-        pytest.fail("there is no such transaction")
+def test_plain_sql_holds_statements_on_two_tables_together(duck: Attached, lake: Lake) -> None:
+    one, other = create(lake, "held_one", PEOPLE.slice(0, 2)), create(lake, "held_other", PEOPLE.slice(0, 2))
+    before = one.ids()
+    with duck.transaction():
+        duck.call_scalar("tx.begin", rows=1)
+        duck.insert("main.held_one", PEOPLE.slice(10, 1))
+        duck.delete("main.held_other", [before[0]])
+        assert duck.scan("main.held_one", ["id"]).rows.num_rows == 3
+        assert len(one.sparkport()) == len(other.sparkport()) == 2
+        assert duck.call_scalar("tx.commit", rows=1).to_pylist() == ["committed"]
+    assert len(one.agreed()) == 3
+    assert len(other.agreed()) == 1
+
+
+def test_what_is_rolled_back_never_happened(duck: Attached, lake: Lake) -> None:
+    table = create(lake, "never", PEOPLE.slice(0, 2))
+    with duck.transaction():
+        duck.call_scalar("tx.begin", rows=1)
+        duck.insert("main.never", PEOPLE.slice(10, 1))
+        assert duck.call_scalar("tx.rollback", rows=1).to_pylist() == ["aborted"]
+    assert len(table.agreed()) == 2
 
 
 def test_a_repeated_statement_is_recognised_by_a_server_that_was_started_anew(lake: Lake) -> None:

@@ -19,7 +19,7 @@ from sparkport.errors import InvalidArgument, ResourceExhausted
 from sparkport.protocol import flight
 from sparkport.protocol.filters import parse_filters
 from sparkport.protocol.maps import MapReader, unpack
-from sparkport.protocol.targets import Kind, Target, Ticket, as_of, decode_arguments, decode_schema
+from sparkport.protocol.targets import MAX_ARGUMENT_BYTES, Kind, Target, Ticket, as_of, decode_arguments, decode_schema
 from sparkport.wire.incoming import StreamReader, parse_flight_data
 
 _INFO = flight.FlightInfo(
@@ -181,3 +181,34 @@ def test_arguments_are_exactly_one_row(rows: int) -> None:
 
     with pytest.raises(InvalidArgument, match="one row"):
         decode_arguments(sink.getvalue().to_pybytes())
+
+
+@pytest.mark.parametrize("codec", ["zstd", "lz4"])
+@pytest.mark.parametrize("encoded", [False, True], ids=["batch", "dictionary"])
+def test_arguments_that_would_expand_to_too_much_are_refused_before_they_do(codec: str, encoded: bool) -> None:
+    text = pa.array(["x" * (MAX_ARGUMENT_BYTES + 1)])
+    data = _stream({"s": text.dictionary_encode() if encoded else text}, pa.ipc.IpcWriteOptions(compression=codec))
+    held = pa.total_allocated_bytes()
+    assert len(data) < 1 << 20
+    with pytest.raises(ResourceExhausted, match="at most"):
+        decode_arguments(data)
+    assert pa.total_allocated_bytes() - held < 1 << 20
+    few = _stream({"s": ["x" * 1000]}, pa.ipc.IpcWriteOptions(compression=codec))
+    row = decode_arguments(few)
+    assert row is not None
+    assert row.to_pylist() == [{"s": "x" * 1000}]
+
+
+def test_the_older_way_to_tell_of_compression_is_seen_too() -> None:
+    options = pa.ipc.IpcWriteOptions(metadata_version=pa.ipc.MetadataVersion.V4)
+    data = _stream({"n": [MAX_ARGUMENT_BYTES + 1]}, options, {"ARROW:experimental_compression": "zstd"})
+    with pytest.raises(ResourceExhausted, match="at most"):
+        decode_arguments(data)
+
+
+def _stream(values: dict[str, Any], options: pa.ipc.IpcWriteOptions, metadata: dict[str, str] | None = None) -> bytes:
+    batch = pa.RecordBatch.from_pydict(values)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch, metadata)
+    return bytes(sink.getvalue().to_pybytes())

@@ -110,6 +110,10 @@ class Table(ABC):
         """Split a scan for parallel readers; together the parts give each row once."""
         return (request,)
 
+    def schema_of(self, ctx: CallContext, request: ScanRequest) -> pa.Schema:
+        """The schema of a scan that was planned before: another than ``schema`` where the table was altered since."""
+        return self.schema
+
     def row_count(self, ctx: CallContext) -> int | None:
         """An estimate for DuckDB's planner; None when it would cost more than a look-up."""
         return None

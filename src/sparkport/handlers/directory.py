@@ -81,15 +81,15 @@ class Directory:
         """An empty name means the call's own catalog, and where it has none, the only one there is."""
         visible = self.catalogs(ctx)
         wanted = name or ctx.catalog
-        if not wanted and len(visible) == 1:
-            return visible[0]
-        found = find_by_name(visible, wanted)
+        found = visible[0] if not wanted and len(visible) == 1 else find_by_name(visible, wanted)
         if found is None:
             known = ", ".join(f"'{item.name}'" for item in visible) or "none"
             raise CatalogNotFound(f"catalog '{wanted}' not found; known catalogs: {known}")
+        self.operations.require_joinable(ctx, found)
         return found
 
     def schemas(self, ctx: CallContext, catalog: Catalog) -> Iterator[Schema]:
+        self.operations.require_joinable(ctx, catalog)
         for schema in itertools.chain(catalog.schemas(ctx), self._tx_schemas(catalog)):
             if self._allows(ctx, Operation.LIST, Resource(catalog.name, schema.name)):
                 yield schema
@@ -133,12 +133,20 @@ class Directory:
 
     def require_action(self, ctx: CallContext, name: str) -> None:
         self._require(ctx, Operation.ACTION, Resource(ctx.catalog, None, name))
+        for catalog in self.catalogs(ctx):
+            self.operations.require_joinable(ctx, catalog)
 
     def _tx_schemas(self, catalog: Catalog) -> list[Schema]:
         manager = catalog.transactions
         if manager is None:
             return []
-        return [TransactionSchema(manager, lambda transaction_id: self.operations.ended(manager, transaction_id))]
+        return [
+            TransactionSchema(
+                manager,
+                may_use=lambda ctx: self._require(ctx, Operation.TRANSACTION, Resource(catalog.name)),
+                ended=lambda transaction_id: self.operations.ended(manager, transaction_id),
+            )
+        ]
 
     def _visible(self, ctx: CallContext, catalog: Catalog, schema: Schema, items: Iterable[T]) -> Iterator[T]:
         for item in items:

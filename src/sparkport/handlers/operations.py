@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from sparkport.catalog.context import CallContext, entered
 from sparkport.catalog.model import Catalog
 from sparkport.catalog.transaction import TransactionManager, TransactionState
-from sparkport.errors import Conflict, TransactionNotActive, Unsupported
+from sparkport.errors import Conflict, TransactionNotActive, TransactionNotFound, Unsupported
 
 __all__ = ["Operations", "StatementLog", "require_manager"]
 
@@ -55,6 +55,25 @@ class Operations:
         inner = replace(ctx, transaction_id=transaction_id)
         with _ending(transaction_id, manager.commit, manager.rollback), entered(inner):
             yield inner
+
+    def require_own(self, ctx: CallContext, manager: TransactionManager, transaction_id: str) -> None:
+        """To a caller another's transaction is one that does not exist, so that an id alone is of no use."""
+        owner = manager.owner(transaction_id)
+        if owner is not None and owner != ctx.identity.subject:
+            raise TransactionNotFound(transaction_id)
+
+    def require_joinable(self, ctx: CallContext, catalog: Catalog) -> None:
+        """Return when the call is in no transaction, or in none of another caller."""
+        if ctx.transaction_id is not None and catalog.transactions is not None:
+            self.require_own(ctx, catalog.transactions, ctx.transaction_id)
+
+    def state(self, ctx: CallContext, manager: TransactionManager, transaction_id: str) -> TransactionState:
+        """The state of a caller's transaction."""
+        self.require_own(ctx, manager, transaction_id)
+        state = manager.status(transaction_id)
+        if state is None:
+            raise TransactionNotFound(transaction_id)
+        return state
 
     def require_open(self, manager: TransactionManager, transaction_id: str) -> None:
         manager.require_open(transaction_id)

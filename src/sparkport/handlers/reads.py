@@ -15,6 +15,7 @@ from sparkport.errors import InternalError, InvalidArgument
 from sparkport.handlers.closing import closed_with
 from sparkport.handlers.directory import Directory, Found
 from sparkport.handlers.discovery import readable_schema
+from sparkport.protocol.contents import table_schema
 from sparkport.protocol.filters import parse_filters
 from sparkport.protocol.flight import FlightDescriptor, FlightEndpoint
 from sparkport.protocol.maps import MapReader, pack
@@ -62,6 +63,8 @@ class Reads:
         if ticket.target.kind is Kind.TABLE:
             table = self._readable(ctx, ticket.target).table
             schema = readable_schema(ctx, table, ticket.at)
+            if ticket.at is None:
+                schema = table_schema(table, table.schema_of(ctx, request))
             _check_columns(schema, request)
             yield from _stream(ctx, schema, request, table.scan(ctx, request))
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 from sparkport.auth.model import Operation, Resource
 from sparkport.catalog.context import CallContext
@@ -51,14 +52,14 @@ class TransactionActions:
 
     def status(self, ctx: CallContext, body: MapReader) -> bytes:
         transaction_id = body.text("transaction_id")
-        state = require_manager(self._catalog_of(ctx, body, transaction_id)).status(transaction_id)
-        if state is None:
-            raise TransactionNotFound(transaction_id)
+        manager = require_manager(self._catalog_of(ctx, body, transaction_id))
+        state = self._operations.state(ctx, manager, transaction_id)
         return _json(transaction_id=transaction_id, transaction_status=state.value)
 
     def commit(self, ctx: CallContext, body: MapReader) -> bytes:
         transaction_id = body.text("transaction_id")
         manager = self._manager_to_end(ctx, body, transaction_id)
+        self._operations.require_own(ctx, manager, transaction_id)
         require_committable(manager, transaction_id)
         manager.commit(transaction_id)
         return self._ended(manager, transaction_id)
@@ -66,9 +67,7 @@ class TransactionActions:
     def rollback(self, ctx: CallContext, body: MapReader) -> bytes:
         transaction_id = body.text("transaction_id")
         manager = self._manager_to_end(ctx, body, transaction_id)
-        state = manager.status(transaction_id)
-        if state is None:
-            raise TransactionNotFound(transaction_id)
+        state = self._operations.state(ctx, manager, transaction_id)
         if state is TransactionState.COMMITTED and self._operations.is_ended(manager, transaction_id):
             raise TransactionNotActive(transaction_id, state.value)
         manager.rollback(transaction_id)
@@ -110,7 +109,8 @@ class TransactionActions:
         if not catalogs:
             raise Unsupported("transaction manager not configured")
         for catalog in catalogs:
-            if require_manager(catalog).status(transaction_id) is not None:
+            with suppress(TransactionNotFound):
+                self._operations.state(ctx, require_manager(catalog), transaction_id)
                 return catalog
         raise TransactionNotFound(transaction_id)
 

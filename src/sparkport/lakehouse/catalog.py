@@ -169,9 +169,6 @@ class LakehouseCatalog(MutableCatalog):
         found = find_by_name((_Name(schema) for schema in cut.schemas), name)
         if found is None:
             raise SchemaNotFound(name)
-        for table in cut.tables:
-            if table[0] == found.name:
-                self.engine.own.note(ctx, table, self.engine.pointers.drop(table), None)
+        for table, location in self.engine.pointers.drop_schema_with_tables(found.name).items():
+            self.engine.own.note(ctx, table, location, None)
         self.engine.own.note_schema(ctx, found.name, None)
-        if found.name in self.engine.pointers.cut().schemas:
-            self.engine.pointers.drop_schema(found.name)

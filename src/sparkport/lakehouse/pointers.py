@@ -110,6 +110,13 @@ class Pointers(ABC):
     def drop_schema(self, name: str) -> None:
         """MUST be empty."""
 
+    def drop_schema_with_tables(self, name: str) -> dict[TableName, str]:
+        """Where the metadata of its tables was. One by one here; at one instant where the catalog can."""
+        dropped = {table: self.drop(table) for table in self.cut().tables if table[0] == name}
+        if name in self.cut().schemas:
+            self.drop_schema(name)
+        return dropped
+
     @abstractmethod
     def create(self, table: TableName, location: str) -> None: ...
 
@@ -234,6 +241,22 @@ class SqlPointers(Pointers):
                 "DELETE FROM iceberg_namespace_properties WHERE catalog_name = ? AND namespace = ?",
                 [self._catalog, name],
             )
+
+    def drop_schema_with_tables(self, name: str) -> dict[TableName, str]:
+        with self._changing() as work:
+            if not self._has_schema(work, name):
+                raise SchemaNotFound(name)
+            rows = work.query(
+                "SELECT table_name, metadata_location, iceberg_type FROM iceberg_tables "
+                "WHERE catalog_name = ? AND table_namespace = ?",
+                [self._catalog, name],
+            )
+            if any(kind not in (None, "TABLE") for _, _, kind in rows):
+                raise FailedPrecondition(f"schema '{name}' has views: drop them first")
+            for table in ("iceberg_tables", "iceberg_namespace_properties"):
+                column = "table_namespace" if table == "iceberg_tables" else "namespace"
+                work.change(f"DELETE FROM {table} WHERE catalog_name = ? AND {column} = ?", [self._catalog, name])
+        return {(name, table): str(location) for table, location, _ in rows}
 
     def create(self, table: TableName, location: str) -> None:
         with self._unique(f"table '{table[0]}.{table[1]}' already exists") as work:

@@ -62,6 +62,9 @@ class LakeTable(ChangeableTable, StatisticsTable, VersionedTable, AlterableTable
         location = version.location.encode()
         return [request.with_part(location + b"\n" + part.encode()) for part in version.parts(request)]
 
+    def schema_of(self, ctx: CallContext, request: ScanRequest) -> pa.Schema:
+        return _with_row_id(self._version_of(ctx, request))
+
     def row_count(self, ctx: CallContext) -> int | None:
         return None if self._engine.has_own_rows(ctx, self._version.name) else self._version.row_count()
 

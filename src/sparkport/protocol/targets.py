@@ -11,11 +11,15 @@ from enum import Enum
 import pyarrow as pa
 
 from sparkport.catalog.scan import AsOf, AsOfUnit
-from sparkport.errors import InvalidArgument
+from sparkport.errors import InvalidArgument, ResourceExhausted
 from sparkport.protocol.flight import FlightDescriptor, check_names
+from sparkport.protocol.ipc_metadata import decompressed_length
 from sparkport.protocol.maps import MapReader, pack
 
-__all__ = ["Kind", "Target", "Ticket", "as_of", "decode_arguments", "decode_schema"]
+__all__ = ["Kind", "MAX_ARGUMENT_BYTES", "Target", "Ticket", "as_of", "decode_arguments", "decode_schema"]
+
+MAX_ARGUMENT_BYTES = 64 << 20
+"""What the compressed arguments of a function may come to."""
 
 
 class Kind(Enum):
@@ -124,12 +128,25 @@ def decode_arguments(data: bytes | None) -> pa.RecordBatch | None:
     if not data:
         return None
     try:
+        _check_expanded(data)
         with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
             check_names(reader.schema)
             table = reader.read_all()
         table.validate(full=True)
+    except ResourceExhausted:
+        raise
     except Exception as exc:  # whatever pyarrow raises over these bytes, the bytes are at fault
         raise InvalidArgument("parameters are not an Arrow IPC stream") from exc
     if table.num_rows != 1:
         raise InvalidArgument(f"parameters must have one row, not {table.num_rows}")
     return table.combine_chunks().to_batches()[0] if table.num_columns else None
+
+
+def _check_expanded(data: bytes) -> None:
+    """A few kilobytes of compressed zeros can be gigabytes: what is too much is refused before it is made."""
+    expanded = 0
+    for message in pa.ipc.MessageReader.open_stream(pa.py_buffer(data)):
+        if message.type in ("record batch", "dictionary"):
+            expanded += decompressed_length(message.metadata.to_pybytes(), message.body)
+        if expanded > MAX_ARGUMENT_BYTES:
+            raise ResourceExhausted(f"parameters of {expanded} bytes, at most {MAX_ARGUMENT_BYTES} are taken")

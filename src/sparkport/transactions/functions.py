@@ -47,14 +47,18 @@ class _TransactionFunction(ScalarFunction):
     returns = pa.string()
     stability = Stability.VOLATILE
 
-    def __init__(self, name: str, comment: str, act: Callable[[str], str]) -> None:
+    def __init__(
+        self, name: str, comment: str, *, act: Callable[[str], str], may_use: Callable[[CallContext], None]
+    ) -> None:
         self.name = name
         self.comment = comment
         self._act = act
+        self._may_use = may_use
 
     def call(self, ctx: CallContext, arguments: pa.RecordBatch) -> pa.Array:
         if ctx.transaction_id is None:
             raise FailedPrecondition(f"tx.{self.name}() acts on the transaction it is called in: begin one first")
+        self._may_use(ctx)
         answer = self._act(ctx.transaction_id)
         return pa.array([answer] * arguments.num_rows, pa.string())
 
@@ -92,16 +96,28 @@ class TransactionSchema(Schema):
     name = TX_SCHEMA
     comment = "Transactions over several statements"
 
-    def __init__(self, manager: TransactionManager, ended: Callable[[str], None]) -> None:
-        """``ended`` is told the id of a transaction that a caller has committed or rolled back."""
+    def __init__(
+        self,
+        manager: TransactionManager,
+        *,
+        may_use: Callable[[CallContext], None],
+        ended: Callable[[str], None],
+    ) -> None:
+        """``may_use`` raises for callers who may not begin and end transactions.
+
+        ``ended`` is told the id of a transaction that a caller has committed or rolled back.
+        """
         self._manager = manager
         self._ended = ended
         self._table = _OpenTransactions(manager)
-        self._functions = (
-            _TransactionFunction("begin", "Hold the commit back until tx.commit(); the transaction's id", self._begin),
-            _TransactionFunction("commit", "Commit all statements since tx.begin() at one instant", self._commit),
-            _TransactionFunction("rollback", "Undo all statements since tx.begin()", self._rollback),
-            _TransactionFunction("status", "active, committed or aborted", self._status),
+        functions = (
+            ("begin", "Hold the commit back until tx.commit(); the transaction's id", self._begin, may_use),
+            ("commit", "Commit all statements since tx.begin() at one instant", self._commit, may_use),
+            ("rollback", "Undo all statements since tx.begin()", self._rollback, may_use),
+            ("status", "active, committed or aborted", self._status, _everybody),
+        )
+        self._functions = tuple(
+            _TransactionFunction(name, comment, act=act, may_use=may) for name, comment, act, may in functions
         )
 
     def tables(self, ctx: CallContext) -> Iterable[Table]:
@@ -130,3 +146,7 @@ class TransactionSchema(Schema):
         if state is None:
             raise TransactionNotFound(transaction_id)
         return state.value
+
+
+def _everybody(ctx: CallContext) -> None:
+    """To ask about one's own transaction needs no right."""

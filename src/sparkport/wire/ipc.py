@@ -4,8 +4,6 @@ A column that nobody asked for must still be on the wire. Its buffers are all ze
 the longest of them, serves every such column: ``blank`` lays such columns out over that block, and ``build_batch``
 writes the message around them. The few buffers that cannot be zeros (run ends, type ids of a union without type 0)
 follow the block.
-
-The metadata is a flatbuffer: tables that begin with a (negative) way to their vtable, which holds each field's place.
 """
 
 from __future__ import annotations
@@ -17,6 +15,16 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyarrow import types
+
+from sparkport.protocol.ipc_metadata import (
+    BATCH,
+    DICTIONARY,
+    SCHEMA,
+    decompressed_length,
+    field_place,
+    followed,
+    numbers,
+)
 
 __all__ = [
     "BATCH",
@@ -34,11 +42,6 @@ __all__ = [
     "read_batch",
 ]
 
-SCHEMA: Final = 1
-DICTIONARY: Final = 2
-BATCH: Final = 3
-
-_I32: Final = struct.Struct("<i").unpack_from
 _U16: Final = struct.Struct("<H").unpack_from
 _U32: Final = struct.Struct("<I").unpack_from
 _I64: Final = struct.Struct("<q").unpack_from
@@ -58,62 +61,25 @@ class BatchMetadata(NamedTuple):
     variadic: tuple[int, ...]
 
 
-def _field(data: Any, table: int, index: int) -> int:
-    """Where a table's field is, 0 when it has its default."""
-    vtable = table - _I32(data, table)[0]
-    slot = 4 + 2 * index
-    if slot >= _U16(data, vtable)[0]:
-        return 0
-    offset: int = _U16(data, vtable + slot)[0]
-    return table + offset if offset else 0
-
-
 def peek(header: Any) -> tuple[int, int]:
     """Kind of the message and length of its body. Raises ``struct.error`` where offsets lead out of the header."""
     table = _U32(header)[0]
-    kind, length = _field(header, table, 1), _field(header, table, 3)
+    kind, length = field_place(header, table, 1), field_place(header, table, 3)
     return (header[kind] if kind else 0), (_I64(header, length)[0] if length else 0)
-
-
-def _follow(data: Any, table: int, index: int) -> int:
-    """Where the table or vector is that a field refers to, 0 when there is none."""
-    field = _field(data, table, index)
-    return field + _U32(data, field)[0] if field else 0
-
-
-def _vector(data: Any, table: int, index: int, *, width: int) -> tuple[int, ...]:
-    start = _follow(data, table, index)
-    return struct.unpack_from(f"<{_U32(data, start)[0] * width}q", data, start + 4) if start else ()
 
 
 def is_big_endian(header: Any) -> bool:
     """Whether a schema message announces numbers with their bytes in the other order."""
-    field = _field(header, _follow(header, _U32(header)[0], 2), 0)
+    field = field_place(header, followed(header, _U32(header)[0], 2), 0)
     return bool(field and _U16(header, field)[0])
 
 
 def read_batch(header: Any) -> BatchMetadata:
     """The metadata of a record batch message that pyarrow wrote."""
-    table = _follow(header, _U32(header)[0], 2)
-    rows = _field(header, table, 0)
-    nodes, buffers = _vector(header, table, 1, width=2), _vector(header, table, 2, width=2)
-    return BatchMetadata(_I64(header, rows)[0] if rows else 0, nodes, buffers, _vector(header, table, 4, width=1))
-
-
-def decompressed_length(header: Any, body: Any) -> int:
-    """What a batch or dictionary with compressed buffers says it will take, 0 for one without compression.
-
-    Raises ``struct.error`` where offsets lead out of header or body.
-    """
-    message = _U32(header)[0]
-    table = _follow(header, message, 2)
-    if header[_field(header, message, 1)] == DICTIONARY:
-        table = _follow(header, table, 1)
-    if not table or not _field(header, table, 3):
-        return 0
-    buffers = _vector(header, table, 2, width=2)
-    places = zip(buffers[::2], buffers[1::2], strict=True)  # each buffer begins with its length, -1: as it is
-    return sum(max(length, _I64(body, offset)[0]) for offset, length in places if length)
+    table = followed(header, _U32(header)[0], 2)
+    rows = field_place(header, table, 0)
+    nodes, buffers = numbers(header, table, 1, width=2), numbers(header, table, 2, width=2)
+    return BatchMetadata(_I64(header, rows)[0] if rows else 0, nodes, buffers, numbers(header, table, 4, width=1))
 
 
 def build_batch(metadata: BatchMetadata, body_length: int) -> bytes:

@@ -1,0 +1,270 @@
+"""Deferred transactions on the other catalogs: one or two tables at one instant, or nothing, and the truth about it."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tests.lakehouse.crooked_catalog import crooked
+from tests.lakehouse.handles import NOBODY, Handle, Rows, create
+from tests.support.lakehouse import Lake
+from tests.support.postgres import PostgresCluster
+from tests.support.postgres_spark import postgres_spark
+
+from sparkport.catalog.context import CallContext
+from sparkport.catalog.transaction import Isolation, TransactionState
+from sparkport.errors import Conflict, Unsupported
+from sparkport.lakehouse.faults import on_fault
+from sparkport.lakehouse.open import Lakehouse
+from sparkport.lakehouse.rest import RestPointers
+from sparkport.lakehouse.settings import LakehouseSettings
+
+pytest_plugins = ["tests.support.services"]
+pytestmark = pytest.mark.timeout(300)  # the first start of all downloads jars
+
+COMMITTED, ABORTED = TransactionState.COMMITTED, TransactionState.ABORTED
+THREE = pa.table({"id": pa.array(range(3), pa.int64()), "name": pa.array([f"n{i}" for i in range(3)])})
+OLD = {0: "n0", 1: "n1", 2: "n2"}
+
+
+def people(*rows: tuple[int, str]) -> pa.Table:
+    return pa.table({"id": pa.array([row[0] for row in rows], pa.int64()), "name": [row[1] for row in rows]})
+
+
+def names(*values: str) -> pa.Table:
+    return pa.table({"name": list(values)})
+
+
+def by_key(rows: Rows) -> dict[int, str]:
+    return {row["id"]: row["name"] for row in rows.values()}
+
+
+class Tx:
+    def __init__(self, lake: Lake, isolation: Isolation = Isolation.SNAPSHOT) -> None:
+        self.manager = lake.opened.engine.transactions
+        self.id = self.manager.begin(NOBODY, auto_commit=False, isolation=isolation)
+        self.ctx = CallContext(transaction_id=self.id)
+
+    def commit(self) -> None:
+        self.manager.commit(self.id)
+
+    @property
+    def status(self) -> TransactionState | None:
+        return self.manager.status(self.id)
+
+
+@pytest.fixture(scope="module")
+def lakes(
+    postgres: PostgresCluster, rest_uri: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Lake]]:
+    folder = tmp_path_factory.mktemp("catalogs")
+    with ExitStack() as stack:
+        uris = {"postgresql": stack.enter_context(postgres.database()), "rest": rest_uri}
+        yield {
+            kind: Lake(
+                stack.enter_context(
+                    Lakehouse(
+                        LakehouseSettings(warehouse=str(folder / kind), catalog_uri=uri, sessions=2),
+                        spark=postgres_spark(),
+                    )
+                )
+            )
+            for kind, uri in uris.items()
+        }
+
+
+@pytest.fixture(params=["postgresql", "rest"])
+def lake(request: pytest.FixtureRequest, lakes: dict[str, Lake]) -> Lake:
+    return lakes[request.param]
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    a: Handle
+    b: Handle
+
+
+@pytest.fixture
+def tables(lake: Lake) -> Tables:
+    return two_tables(lake)
+
+
+def two_tables(lake: Lake) -> Tables:
+    a, b = (create(lake, f"tx_{name}_{uuid.uuid4().hex[:8]}", THREE) for name in "ab")
+    return Tables(a, b)
+
+
+@contextmanager
+def at_point(point: str, action: Callable[[], object]) -> Iterator[None]:
+    """Something that happens once when a commit reaches a point."""
+    left = [action]
+
+    def once() -> None:
+        if left:
+            left.pop()()
+
+    on_fault(point, once)
+    try:
+        yield
+    finally:
+        on_fault(point, None)
+    assert not left, "the point was not reached"
+
+
+def rows_of(tables: Tables) -> tuple[dict[int, str], dict[int, str]]:
+    """As Spark sees them too."""
+    return by_key(tables.a.agreed(pyiceberg=False)), by_key(tables.b.agreed(pyiceberg=False))
+
+
+def test_two_tables_change_at_one_instant(lake: Lake, tables: Tables) -> None:
+    a, b, tx = tables.a, tables.b, Tx(lake)
+    ids = a.ids()
+    a.insert(people((10, "new")), tx.ctx)
+    a.update([ids[1]], names("changed"), tx.ctx)
+    b.delete([b.ids()[2]], tx.ctx)
+    assert by_key(a.sparkport(tx.ctx)) == {0: "n0", 1: "changed", 2: "n2", 10: "new"}
+    seen: list[tuple[dict[int, str], dict[int, str]]] = []
+    with at_point("publish.before", lambda: seen.append(rows_of(tables))):
+        tx.commit()
+    assert seen == [(OLD, OLD)]
+    assert rows_of(tables) == ({0: "n0", 1: "changed", 2: "n2", 10: "new"}, {0: "n0", 1: "n1"})
+    assert {row["id"]: row_id for row_id, row in a.sparkport().items() if row["id"] < 10} == ids
+    for table in (a, b):
+        assert list(table.table()._version.metadata.refs) == ["main"]
+    tx.commit()
+    assert tx.status is COMMITTED
+
+
+def test_a_row_that_another_was_quicker_to_change_stops_all_of_it(lake: Lake, tables: Tables) -> None:
+    late, ids = Tx(lake), tables.b.ids()
+    tables.a.insert(people((10, "late")), late.ctx)
+    tables.b.update([ids[0]], names("late"), late.ctx)
+    tables.b.update([ids[0]], names("quick"))
+    with pytest.raises(Conflict, match=f"'{tables.b.name}': 1 row changed by another transaction"):
+        late.commit()
+    assert late.status is ABORTED
+    assert rows_of(tables) == (OLD, {**OLD, 0: "quick"})
+
+
+def test_a_commit_finds_the_table_moved_and_is_made_on_top(lake: Lake, tables: Tables) -> None:
+    tx, ids = Tx(lake), tables.a.ids()
+    tables.a.insert(people((10, "new")), tx.ctx)
+    tables.a.update([ids[0]], names("changed"), tx.ctx)
+    tables.b.insert(people((10, "new")), tx.ctx)
+
+    def foreign() -> None:
+        tables.a.sql("INSERT INTO {t} VALUES (20, 'foreign')")
+
+    with at_point("publish.before", foreign):
+        tx.commit()
+    assert rows_of(tables) == ({**OLD, 0: "changed", 10: "new", 20: "foreign"}, {**OLD, 10: "new"})
+
+
+def test_serializable_holds_the_tables_that_were_read(lake: Lake, tables: Tables) -> None:
+    kept, broken = Tx(lake, Isolation.SERIALIZABLE), Tx(lake, Isolation.SERIALIZABLE)
+    for tx, key in ((kept, 10), (broken, 11)):
+        tables.b.sparkport(tx.ctx)
+        tables.a.insert(people((key, "new")), tx.ctx)
+    kept.commit()
+
+    def foreign() -> None:
+        tables.b.sql("INSERT INTO {t} VALUES (20, 'foreign')")
+
+    # It happens after all checks: the catalog itself has to notice.
+    with at_point("publish.before", foreign), pytest.raises(Conflict, match="was read by this transaction"):
+        broken.commit()
+    assert rows_of(tables) == ({**OLD, 10: "new"}, {**OLD, 20: "foreign"})
+    assert (kept.status, broken.status) == (COMMITTED, ABORTED)
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "rest"])
+def test_the_next_server_knows_how_transactions_ended(kind: str, lakes: dict[str, Lake], tmp_path: Path) -> None:
+    settings = replace(lakes[kind].opened.settings, staging=str(tmp_path))
+    with Lakehouse(settings, spark=postgres_spark()) as opened:
+        lake = Lake(opened)
+        a = create(lake, f"tx_{uuid.uuid4().hex[:8]}", THREE)
+        committed, rolled_back, left = (Tx(lake) for _ in range(3))
+        for number, tx in enumerate((committed, rolled_back, left)):
+            a.insert(people((10 + number, "new")), tx.ctx)
+        committed.commit()
+        rolled_back.manager.rollback(rolled_back.id)
+    with Lakehouse(settings, spark=postgres_spark()) as opened:
+        again = opened.engine.transactions
+        states = [again.status(tx.id) for tx in (committed, rolled_back, left)]
+        assert states == [COMMITTED, ABORTED, ABORTED]
+        assert again.owner(committed.id) == "anonymous"
+        again.commit(committed.id)
+        assert sorted(by_key(Handle(Lake(opened), a.name).sparkport())) == [0, 1, 2, 10]
+
+
+def test_the_tables_of_a_rest_catalog_tell_what_became_of_a_dead_servers_commits(
+    lakes: dict[str, Lake], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(lakes["rest"].opened.settings, staging=str(tmp_path))
+    dead = Lakehouse(settings, spark=postgres_spark())
+    tables = two_tables(Lake(dead))
+    made, unsent = Tx(Lake(dead)), Tx(Lake(dead))
+    for tx in (made, unsent):
+        for table in (tables.a, tables.b):
+            table.insert(people((10, "new")), tx.ctx)
+    with monkeypatch.context() as patch:
+        patch.setattr(RestPointers, "_note_committed", lambda self, ledger, transactions: None)
+        made.commit()
+    dead.engine.ledger.publishing([unsent.id], [("main", tables.a.name), ("main", tables.b.name)])
+    dead._staging._lock.close()  # as when it is killed
+    with Lakehouse(settings, spark=postgres_spark()) as opened:
+        again, ledger = opened.engine.transactions, opened.engine.ledger
+        assert again.status(made.id) is COMMITTED
+        again.commit(made.id)
+        assert again.status(unsent.id) is TransactionState.ACTIVE  # the catalog may still be at it
+        monkeypatch.setattr(ledger, "_clock", lambda: time.time() + 11)
+        assert again.status(unsent.id) is ABORTED
+        assert [len(Handle(Lake(opened), table.name).sparkport()) for table in (tables.a, tables.b)] == [4, 4]
+    dead.stop()
+
+
+def test_a_rest_catalog_that_cannot_commit_two_tables_is_told_of_and_nothing_changes(
+    rest_uri: str, tmp_path: Path
+) -> None:
+    with urllib.request.urlopen(f"{rest_uri}/v1/config") as answer:
+        config = json.load(answer)
+    config["endpoints"] = [item for item in config["endpoints"] if "transactions/commit" not in item]
+
+    def forward(request: BaseHTTPRequestHandler) -> tuple[int, object]:
+        body = getattr(request, "body", b"") or None
+        headers = {"Content-Type": "application/json"} if body else {}
+        asked = urllib.request.Request(rest_uri + request.path, body, headers, method=request.command)
+        try:
+            with urllib.request.urlopen(asked) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as exc:
+            with exc:
+                return exc.code, exc.read()
+
+    with crooked(forward, config) as uri:
+        settings = LakehouseSettings(warehouse=str(tmp_path), catalog_uri=uri, sessions=2)
+        with Lakehouse(settings, spark=postgres_spark()) as opened:
+            lake = Lake(opened)
+            tables = two_tables(lake)
+            tx, alone = Tx(lake), Tx(lake)
+            tables.a.insert(people((10, "new")), tx.ctx)
+            tables.b.update([tables.b.ids()[0]], names("changed"), tx.ctx)
+            tables.b.insert(people((10, "new")), tx.ctx)
+            with pytest.raises(Unsupported, match="this catalog cannot commit several tables at once"):
+                tx.commit()
+            assert tx.status is ABORTED
+            assert rows_of(tables) == (OLD, OLD)
+            assert list(tables.b.table()._version.metadata.refs) == ["main"]
+            tables.a.insert(people((11, "new")), alone.ctx)
+            alone.commit()
+            assert by_key(tables.a.sparkport())[11] == "new"
