@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.support.postgres import PostgresCluster
 
+from sparkport.errors import AlreadyExists
 from sparkport.lakehouse.database import open_database
 from sparkport.lakehouse.edits import move_main, new_table
 from sparkport.lakehouse.pointers import Edit, Moved, Pointers, SqlPointers, TableName
@@ -98,7 +99,8 @@ def sides(
             "rest": RestPointers(RestClient(rest_uri, {})),
         }
         for pointers in found.values():
-            pointers.create_schema("main", {"comment": "ours"})
+            with suppress(AlreadyExists):  # the REST server is there for the whole test run
+                pointers.create_schema("main", {"comment": "ours"})
         server = SparkServer(settings)
         server.start()
         try:

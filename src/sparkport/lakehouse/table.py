@@ -58,7 +58,7 @@ class LakeTable(ChangeableTable, StatisticsTable, VersionedTable, AlterableTable
 
     def plan(self, ctx: CallContext, request: ScanRequest) -> Sequence[ScanRequest]:
         """Parts that remember the version they were planned for, whatever is committed in between."""
-        version = self._version if request.at is None else self._version.at(request.at)
+        version = self._version if request.at is None else self._at(request.at)
         location = version.location.encode()
         return [request.with_part(location + b"\n" + part.encode()) for part in version.parts(request)]
 
@@ -74,7 +74,7 @@ class LakeTable(ChangeableTable, StatisticsTable, VersionedTable, AlterableTable
         return self._version.statistics(column)
 
     def schema_at(self, ctx: CallContext, at: AsOf) -> pa.Schema:
-        return _with_row_id(self._version.at(at))
+        return _with_row_id(self._at(at))
 
     def open_statement(self, ctx: CallContext, request: StatementRequest) -> Statement:
         if request.change is not Change.INSERT and not self._version.has_row_ids:
@@ -124,10 +124,17 @@ class LakeTable(ChangeableTable, StatisticsTable, VersionedTable, AlterableTable
 
     def _version_of(self, ctx: CallContext, request: ScanRequest) -> TableVersion:
         location, mark, _ = request.part.partition(b"\n")
-        version = self._version
-        if mark and location.decode() != version.location:
-            version = self._planned(location.decode())
+        if not mark:
+            return self._version if request.at is None else self._at(request.at)
+        same = location.decode() == self._version.location
+        version = self._version if same else self._planned(location.decode())
         return version if request.at is None else version.at(request.at)
+
+    def _at(self, moment: AsOf) -> TableVersion:
+        """A version in the history as it is by now: whoever names a version means it, in a transaction too."""
+        current = self._engine.current(self._version.name)
+        same = current is not None and current.uuid == self._version.uuid
+        return (current if current is not None and same else self._version).at(moment)
 
     def _planned(self, location: str) -> TableVersion:
         """The version that a ticket was made for. Tickets come back from clients, so it must be of this table."""
