@@ -3,7 +3,7 @@
 #   make test PYTHON=python3.12             PYTHON makes .venv, where the first suitable one found is not wanted
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-faults check bench clean venv java
+.PHONY: help serve test test-faults test-histories check bench clean venv java
 
 ARGS ?=
 PYTHON ?=
@@ -11,7 +11,7 @@ export PYTHON
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | while IFS='|' read -r verb does; do \
-		printf '  %-17s %s\n' "$$verb" "$$does"; done
+		printf '  %-20s %s\n' "$$verb" "$$does"; done
 
 serve: venv java ## run the server on 127.0.0.1:50051
 	@.venv/bin/sparkport serve $(ARGS)
@@ -19,8 +19,13 @@ serve: venv java ## run the server on 127.0.0.1:50051
 test: venv java ## run the tests
 	@.venv/bin/python -m pytest $(ARGS)
 
-test-faults: venv java ## kill server and Spark at every step, a hundred times: SEED=1; started again it goes on
+test-faults: venv java ## kill server and Spark at every step, 300 times: SEED=1; started again it goes on
 	@PYTHONPATH=. .venv/bin/python -m tests.faults --seed $(or $(SEED),1) $(ARGS)
+	@$(MAKE) --no-print-directory test-histories
+
+test-histories: venv java ## its second part: thousands of transactions by 8 clients, before the checker: ROUNDS=30
+	@for isolation in snapshot serializable; do PYTHONPATH=. .venv/bin/python -m tests.consistency lists \
+		--engine lakehouse --isolation $$isolation --rounds $(or $(ROUNDS),30) --seed $(or $(SEED),1) || exit 1; done
 
 check: venv ## lint, formatting and types
 	@.venv/bin/ruff check

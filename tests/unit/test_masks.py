@@ -89,7 +89,7 @@ def test_the_rows_that_are_kept_are_those_that_duckdb_keeps(found: list[dict[str
 @pytest.mark.parametrize(
     "expr",
     [
-        Comparison("=", Column("l"), Literal(1, BIGINT)),
+        Comparison("=", Column("l"), Literal("1", VARCHAR)),
         Comparison("=", Column("l", VARCHAR), Literal("1", VARCHAR)),
         Comparison("=", Column("l", BIGINT), Literal(None, BIGINT)),
         Comparison("=", Column("i", SqlType("INTEGER")), Literal(2**40, BIGINT)),
@@ -108,3 +108,9 @@ def test_the_rows_that_are_kept_are_those_that_duckdb_keeps(found: list[dict[str
 )
 def test_what_is_not_understood_is_left_to_duckdb(expr: Expression) -> None:
     assert compile_mask(expr, TYPES) is None
+
+
+def test_a_column_without_a_type_is_compared_as_what_it_is() -> None:
+    mask = compile_mask(Comparison(">", Column("L"), Literal(1, SqlType("INTEGER"))), TYPES)
+    assert mask is not None
+    assert mask({"l": pa.array([0, 1, 2, None], pa.int64())}).to_pylist() == [False, False, True, None]

@@ -105,7 +105,7 @@ def _membership(column: Column, nodes: Sequence[Expression], kinds: Mapping[str,
 
 
 def _values(column: Column, literals: Sequence[Literal], kinds: Mapping[str, str]) -> pa.Array | None:
-    """The constants in the column's own type; None where nobody says that it is compared as what it is, or by NULL."""
+    """The constants in the column's own type; None where it is compared as something else, or with NULL."""
     known = _KINDS.get(kinds.get(column.name.lower(), ""))
     if known is None:
         return None
@@ -120,4 +120,5 @@ def _values(column: Column, literals: Sequence[Literal], kinds: Mapping[str, str
 
 def _is_alike(seen: SqlType | None, literal: Literal, names: frozenset[str]) -> bool:
     right = str if "VARCHAR" in names else int
-    return seen is not None and {seen.id, literal.type.id} <= names and type(literal.value) is right
+    seen_alike = seen is None or seen.id in names  # without a type the column is compared as what it is
+    return seen_alike and literal.type.id in names and type(literal.value) is right
