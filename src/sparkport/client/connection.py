@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import grpc
+import grpc.experimental
 
 from sparkport.auth.secret import Secret
 from sparkport.client.errors import translated
@@ -32,6 +33,8 @@ _OUTBOX_MESSAGES = 2  # of a few megabytes at most, and one more is with gRPC
 def open_channel(location: Location, credentials: grpc.ChannelCredentials | None) -> grpc.Channel:
     """Connects with the first call, not here."""
     options: list[tuple[str, int]] = [
+        # Answers are read by the thread that waits for them; gRPC would start one of its own for each call.
+        (grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1),
         ("grpc.max_receive_message_length", -1),
         ("grpc.max_send_message_length", -1),
         ("grpc.keepalive_time_ms", 30_000),
