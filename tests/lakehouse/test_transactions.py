@@ -281,6 +281,17 @@ def test_a_delete_of_rows_that_are_gone_by_then_is_no_change(lake: Lake, table: 
     assert table.table()._version.snapshot_id == before
 
 
+def test_a_deleted_row_is_handed_out_to_one_only(lake: Lake, table: Handle) -> None:
+    first, second, ids = Tx(lake), Tx(lake), table.ids()
+    for tx in (first, second):
+        given = table.delete([ids[0]], tx.ctx, RETURNING).returning_data
+        assert given is not None
+        assert given.read_all().num_rows == 1
+    first.commit()
+    with pytest.raises(Conflict, match="1 row changed by another transaction"):
+        second.commit()
+
+
 def test_inserts_never_conflict(lake: Lake, table: Handle) -> None:
     open_ones = [Tx(lake) for _ in range(3)]
     for number, tx in enumerate(open_ones):

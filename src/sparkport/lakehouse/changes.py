@@ -12,6 +12,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,23 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sparkport.errors import Conflict, InternalError, ResourceExhausted, RowNotFound, SparkportError, Unavailable
+from sparkport.errors import (
+    Conflict,
+    InternalError,
+    ResourceExhausted,
+    RowNotFound,
+    SparkportError,
+    Unavailable,
+)
 from sparkport.lakehouse.duck import DuckDB, is_broken
+from sparkport.lakehouse.own_rows import OwnRows
 from sparkport.lakehouse.pointers import TableName
 from sparkport.lakehouse.read import ROW_ID
 from sparkport.lakehouse.snapshot import TableVersion
 from sparkport.lakehouse.storage import conformed_batch
 from sparkport.lakehouse.types import stored_type
 
-__all__ = ["NetChange", "OwnRows", "Sent", "TableChange", "Workspace"]
+__all__ = ["NetChange", "Sent", "TableChange", "Workspace"]
 
 logger = logging.getLogger(__name__)
 
@@ -56,15 +65,6 @@ class Sent:
         schema = pa.schema([*self.HEAD, *body])
         renamed = (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in self._batches)
         return pa.RecordBatchReader.from_batches(schema, renamed)
-
-
-class OwnRows:
-    """What a reader puts on top of a table: the ids that are no longer as the table has them, and the rows instead."""
-
-    def __init__(self, hidden: NDArray[np.int64], batches: Iterator[pa.RecordBatch], close: Callable[[], None]) -> None:
-        self.hidden = hidden
-        self.batches = batches
-        self.close = close
 
 
 class Workspace:
@@ -152,7 +152,8 @@ class NetChange:
         found = self.tables.get(version.name)
         if found is None:
             name = f"{_alias(self._id)}.t{len(self.tables)}"
-            found = TableChange(self._cursor, self.lasting, name, version)
+            translated = partial(self._workspace.translated, self._generation)
+            found = TableChange(self._cursor, self.lasting, name, version, translated)
             self.tables[version.name] = found
         return found
 
@@ -196,8 +197,10 @@ class TableChange:
         lasting: Callable[[], duckdb.DuckDBPyConnection],
         name: str,
         version: TableVersion,
+        translated: Callable[[], contextlib.AbstractContextManager[None]],
     ) -> None:
         self.version = version
+        self._translated = translated
         self._cursor = cursor
         self._lasting = lasting
         self._name = name
@@ -371,18 +374,21 @@ class TableChange:
         """The transaction's own rows as they are now, whatever it changes while they are read. Row ids come last."""
         cursor = self._lasting()
         try:
-            cursor.execute("BEGIN")
-            found = cursor.execute(f"SELECT row_id FROM {self._name} WHERE kind IN ({UPDATED}, {DELETED})").fetchnumpy()
-            chosen = "".join(f"c{at}, " for at in columns)
-            reader = cursor.sql(
-                f"SELECT {chosen}row_id FROM {self._name} WHERE kind IN ({INSERTED}, {UPDATED})"
-            ).to_arrow_reader(_BATCH_ROWS)
+            with self._translated():
+                cursor.execute("BEGIN")
+                found = cursor.execute(
+                    f"SELECT row_id FROM {self._name} WHERE kind IN ({UPDATED}, {DELETED})"
+                ).fetchnumpy()
+                chosen = "".join(f"c{at}, " for at in columns)
+                reader = cursor.sql(
+                    f"SELECT {chosen}row_id FROM {self._name} WHERE kind IN ({INSERTED}, {UPDATED})"
+                ).to_arrow_reader(_BATCH_ROWS)
         except BaseException:
             cursor.close()
             raise
         schema = pa.schema([*(self.stored.field(at) for at in columns), pa.field(ROW_ID, pa.int64())])
         batches = (conformed_batch(batch, schema) for batch in reader)
-        return OwnRows(np.asarray(found["row_id"], np.int64), batches, cursor.close)
+        return OwnRows(cursor, np.asarray(found["row_id"], np.int64), batches, self._translated)
 
     # For the commit
 

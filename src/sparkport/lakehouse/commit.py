@@ -37,7 +37,7 @@ class Pending:
     """A transaction that wants to be committed: what it changed, and under ``serializable`` what it read.
 
     ``recorded`` says whether its state is kept with the catalog; that of single statements is not. ``returned`` are
-    rows that were handed out already: if one is gone by now, that is a conflict.
+    tables of which rows were handed out before they were deleted: if one is gone by now, that is a conflict.
     """
 
     id: str
@@ -45,7 +45,7 @@ class Pending:
     reads: Mapping[TableName, TableVersion | None] = field(default_factory=dict)
     statements: Mapping[str, int] = field(default_factory=dict)
     recorded: bool = True
-    returned: bool = False
+    returned: frozenset[TableName] = frozenset()
     ids: dict[TableName, tuple[list[int], list[int]]] = field(default_factory=dict)
     gone: dict[TableName, list[int]] = field(default_factory=dict)
     done: bool = False
@@ -78,6 +78,10 @@ class Committer:
         self._waiting: list[Pending] = []
         self._busy: set[TableName] = set()
         self._changed = threading.Condition()
+        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="commit")
+
+    def close(self) -> None:
+        self._pool.shutdown()
 
     def commit(self, mine: Pending) -> Mapping[TableName, str]:
         """Returns when it is committed, with the places of the tables' metadata; or raises, and nothing is changed."""
@@ -85,7 +89,7 @@ class Committer:
             self._waiting.append(mine)
         while True:
             with self._changed:
-                while not mine.done and (mine not in self._waiting or mine.tables & self._busy):
+                while not mine.done and not self._may_go(mine):
                     self._changed.wait()
                 if mine.done:
                     break
@@ -103,11 +107,22 @@ class Committer:
             raise mine.error
         return mine.locations
 
+    def _may_go(self, member: Pending) -> bool:
+        """Its tables are free, and nobody who came earlier waits for one of them and another."""
+        if member.tables & self._busy:
+            return False
+        for earlier in self._waiting:
+            if earlier is member:
+                return True
+            if earlier.tables & self._busy and earlier.tables & member.tables:
+                return False
+        return False
+
     def _gather(self, leader: Pending) -> list[Pending]:
         """The leader and those that wait for its tables; the rest is left to lead groups of its own."""
         group, tables = [leader], set(leader.tables)
         for member in self._waiting:
-            meets = member is not leader and member.tables & tables and not member.tables & self._busy
+            meets = member is not leader and member.tables & tables and self._may_go(member)
             if meets and len(group) < _MOST_TOGETHER:
                 group.append(member)
                 tables |= member.tables
@@ -119,7 +134,7 @@ class Committer:
             with contextlib.ExitStack() as turns:
                 for table in sorted({table for member in group for table in member.changes}):
                     turns.enter_context(self._writers.of(table).turn())
-                _Group(group, self._pointers, self._applier, self._current).run()
+                _Group(group, self._pointers, self._applier, self._current, self._pool).run()
         except BaseException as exc:
             left = [member for member in group if not member.done]
             if isinstance(exc, SparkportError) and not isinstance(exc, Unavailable) and len(left) > 1:
@@ -142,8 +157,10 @@ class _Group:
         pointers: Pointers,
         applier: Applier,
         current: Callable[[TableName], TableVersion | None],
+        pool: ThreadPoolExecutor,
     ) -> None:
         self._members = list(members)
+        self._pool = pool
         self._pointers = pointers
         self._applier = applier
         self._look = current
@@ -185,7 +202,7 @@ class _Group:
                 _check_reads(member, versions)
                 for table, change in member.changes.items():
                     gone = _gone(change, member.changed_ids(table), versions[table], present)
-                    if gone and member.returned:
+                    if gone and table in member.returned:
                         raise _conflict(change, len(gone))
                     member.gone[table] = gone
             except SparkportError as exc:
@@ -214,7 +231,7 @@ class _Group:
         if not wanted:
             return True
         fault("commit.decided")
-        done = _all(self._applier.apply, wanted.values())
+        done = _all(self._applier.apply, wanted.values(), self._pool)
         failed: BaseException | None = None
         for table, (staged, error) in zip(wanted, done, strict=True):
             failed = failed or error
@@ -346,7 +363,7 @@ def _check_reads(member: Pending, versions: Mapping[TableName, TableVersion | No
 
 
 def _all(
-    work: Callable[[Part], StagedSnapshot | None], parts: Collection[Part]
+    work: Callable[[Part], StagedSnapshot | None], parts: Collection[Part], pool: ThreadPoolExecutor
 ) -> Iterator[tuple[StagedSnapshot | None, BaseException | None]]:
     """Each done, several at a time; what came of it, or the error."""
 
@@ -356,7 +373,4 @@ def _all(
         except BaseException as exc:
             return None, exc
 
-    if len(parts) == 1:
-        return map(tried, parts)
-    with ThreadPoolExecutor(min(len(parts), _AT_ONCE), thread_name_prefix="commit") as pool:
-        return iter(list(pool.map(tried, parts)))
+    return map(tried, parts) if len(parts) == 1 else iter(list(pool.map(tried, parts)))

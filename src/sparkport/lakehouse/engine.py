@@ -13,17 +13,18 @@ from sparkport.catalog.transaction import Isolation, OpenTransaction, Transactio
 from sparkport.errors import Conflict, NotFound, ResourceExhausted, SparkportError, TransactionNotActive
 from sparkport.lakehouse.apply import Applier
 from sparkport.lakehouse.cache import BoundedCache
-from sparkport.lakehouse.changes import NetChange, OwnRows, TableChange, Workspace
+from sparkport.lakehouse.changes import NetChange, TableChange, Workspace
 from sparkport.lakehouse.commit import Committer, Pending
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.ledger import Ledger
 from sparkport.lakehouse.own import OwnChanges
+from sparkport.lakehouse.own_rows import OwnRows
 from sparkport.lakehouse.pointers import Cut, Pointers, TableName
 from sparkport.lakehouse.snapshot import TableVersion, VersionLoader
 from sparkport.lakehouse.spark import Sessions
 from sparkport.lakehouse.staging import Staging
 from sparkport.lakehouse.writer import TableWriter, Writers
-from sparkport.transactions.manager import InDoubt, Transaction, Transactions, TransactionSettings
+from sparkport.transactions.manager import InDoubt, Transaction, Transactions, TransactionSettings, require_usable
 
 __all__ = ["LakeEngine", "LakeView"]
 
@@ -54,7 +55,7 @@ def _entries(version: TableVersion) -> int:
 class LakeView:
     """What a transaction sees: all pointers of the moment it began, later ones for tables that it wrote itself.
 
-    ``net`` is what it has changed and not committed.
+    ``net`` is what it has changed and not committed, ``returned`` are tables whose rows it was given and deleted.
     """
 
     cut: Cut
@@ -62,6 +63,7 @@ class LakeView:
     pins: dict[TableName, str | None] = field(default_factory=dict)
     read: set[TableName] = field(default_factory=set)
     net: NetChange | None = None
+    returned: set[TableName] = field(default_factory=set)
 
     def change(self, table: TableName) -> TableChange | None:
         return None if self.net is None else self.net.tables.get(table)
@@ -107,6 +109,10 @@ class LakeEngine:
         self._committer = Committer(pointers=pointers, writers=self.writers, applier=self.applier, current=self.current)
         self._versions: BoundedCache[tuple[TableName, str], TableVersion] = BoundedCache(_ENTRIES_KEPT, weigh=_entries)
         self._pinned: BoundedCache[tuple[TableName, str], tuple[str, int | None]] = BoundedCache(_PINS_KEPT)
+
+    def close(self) -> None:
+        self._committer.close()
+        self.workspace.close()
 
     # Looking at tables
 
@@ -180,6 +186,7 @@ class LakeEngine:
 
     def changing(self, transaction: Transaction[LakeView], version: TableVersion) -> TableChange:
         """Where a statement of a transaction puts its changes; the transaction's lock is held."""
+        require_usable(transaction)
         view = transaction.state
         if view.net is None:
             view.net = self.workspace.open(transaction.id)
@@ -188,11 +195,20 @@ class LakeEngine:
             raise Conflict(f"table '{version.name[1]}' has been altered; run the transaction again")
         return change
 
-    def deferred(self, transaction: Transaction[LakeView], count: int, *, statement: str | None, returned: bool) -> int:
+    def deferred(
+        self,
+        transaction: Transaction[LakeView],
+        count: int,
+        *,
+        statement: str | None,
+        returned: TableName | None,
+    ) -> int:
         """A statement has put its changes there; how many rows that are in the end.
 
-        ``returned`` says that old rows have been handed out. One that commits each statement commits it at once.
+        ``returned`` is the table, if old rows have been handed out. One that commits each statement commits it at once.
         """
+        if returned is not None:
+            transaction.state.returned.add(returned)
         held = self.workspace.bytes_held()
         if held > self._settings.max_staged_bytes:
             raise ResourceExhausted(
@@ -201,7 +217,6 @@ class LakeEngine:
         if transaction.auto_commit and transaction.state.net is not None:
             try:
                 pending = self._pending(transaction, {} if statement is None else {statement: count})
-                pending.returned = returned
                 transaction.state.pins.update(self._commit(pending))
             finally:
                 self._close(transaction)
@@ -214,16 +229,20 @@ class LakeEngine:
             if transaction is None or not self.defers(transaction):
                 return None
             with transaction.lock:
+                require_usable(transaction)
                 transaction.state.read.add(version.name)
                 change = transaction.state.change(version.name)
                 if change is None or not change.rows or change.version.location != version.location:
                     return None
                 return change.own_rows(columns)
 
-    def has_own_rows(self, ctx: CallContext, table: TableName) -> bool:
+    def hides_statistics(self, ctx: CallContext, table: TableName) -> bool:
+        """Whether what a snapshot knows of its rows does not hold for a call, or would be a read that nobody notes."""
         with self.transactions.use(ctx) as transaction:
-            change = None if transaction is None else transaction.state.change(table)
-            return change is not None and change.rows > 0
+            if transaction is None or not self.defers(transaction):
+                return False
+            change = transaction.state.change(table)
+            return transaction.isolation is Isolation.SERIALIZABLE or (change is not None and change.rows > 0)
 
     def _pending(self, transaction: Transaction[LakeView], statements: dict[str, int]) -> Pending:
         view = transaction.state
@@ -234,7 +253,8 @@ class LakeEngine:
                 location = view.location(table)
                 reads[table] = None if location is None else self.version(table, location)
         changes = {table: change for table, change in tables.items() if change.rows}
-        return Pending(transaction.id, changes, reads, statements, recorded=not transaction.auto_commit)
+        recorded, returned = not transaction.auto_commit, frozenset(view.returned)
+        return Pending(transaction.id, changes, reads, statements, recorded=recorded, returned=returned)
 
     def _commit(self, pending: Pending) -> Mapping[TableName, str]:
         if not pending.changes and not pending.reads:
@@ -244,6 +264,7 @@ class LakeEngine:
         return self._committer.commit(pending)
 
     def _close(self, transaction: Transaction[LakeView]) -> None:
+        transaction.state.returned.clear()
         net, transaction.state.net = transaction.state.net, None
         if net is not None:
             net.close()
@@ -322,6 +343,9 @@ class LakeEngine:
 
     def recorded(self, transaction_id: str) -> TransactionState | None:
         found = self.ledger.find(transaction_id)
+        if found is not None and found.here and found.state is TransactionState.ACTIVE:
+            # It has ended here, which could not be noted then.
+            return self.ledger.end(transaction_id, TransactionState.ABORTED)
         return None if found is None else found.state
 
     def recorded_owner(self, transaction_id: str) -> str | None:

@@ -151,12 +151,23 @@ class Ledger:
         return TransactionState(found)
 
     def publishing(self, ids: Sequence[str], tables: Sequence[tuple[str, str]]) -> None:
-        """Note before a commit that these may become committed by it; for catalogs that do not commit the row."""
+        """Note before a commit that these may become committed by it; for catalogs that do not commit the row.
+
+        Raises TransactionNotActive for one that an earlier commit without an answer has committed or still may: that
+        one alone, because the others of a group may go on without it.
+        """
         if self._resolve is None:
             raise InternalError("a ledger that cannot resolve commits cannot note that they are under way")
+        for found in sorted(ids):
+            try:
+                self._require_settled(found)
+            except SparkportError as exc:
+                raise TransactionNotActive(found, PUBLISHING) from exc
         noted = json.dumps(sorted(tables))
         with self._lock:
-            self._under_way.update(ids)
+            # Those of an earlier try that was refused are not in doubt, whatever becomes of this note.
+            added = set(ids) - self._under_way
+            self._under_way |= added
         try:
             with self._database.transaction(write=True) as work:
                 for found in sorted(ids):
@@ -168,7 +179,7 @@ class Ledger:
                     if changed != 1:
                         raise TransactionNotActive(found, self._state(work, found) or ABORTED)
         except BaseException:
-            self.unanswered(ids)
+            self.unanswered(added)
             raise
 
     def unanswered(self, ids: Iterable[str]) -> None:
@@ -225,6 +236,16 @@ class Ledger:
             with self._database.transaction(write=True) as work:
                 self._turn(work, row.id, COMMITTED if made else ABORTED, f"AND state = '{PUBLISHING}'")
 
+    def _settle_abandoned(self) -> None:
+        for row in self._rows(f"state = '{PUBLISHING}'"):
+            if self._is_abandoned(row):
+                try:
+                    self._settle(row)
+                except SparkportError as exc:  # the next time
+                    logger.warning("what became of transaction '%s' is not known yet: %s", row.id, exc)
+                    if isinstance(exc, Unavailable):
+                        return  # waiting for it once more would keep this server from saying that it is alive
+
     def _require_settled(self, transaction_id: str) -> None:
         row = self._look_up(transaction_id)
         if row is not None and row.state == PUBLISHING and self._is_abandoned(row):
@@ -276,6 +297,8 @@ class Ledger:
             try:
                 began = self._clock()
                 self.beat(needs(), at=began)
+                # Soon, because what a table says of a commit is not kept for ever.
+                self._settle_abandoned()
                 if beats % _BEATS_PER_CLEANING == 0:
                     self.clean(self._clock() - self._remember_seconds)
                 beats += 1
@@ -349,15 +372,10 @@ class Ledger:
 
     def clean(self, before: float) -> int:
         """Forget what ended before a time; the number of transactions. Those of dead servers are ended first."""
-        gone = [row for row in self._rows(OPEN) if row.state == PUBLISHING or not row.alive]
-        for row in gone:
-            if row.state == PUBLISHING and self._is_abandoned(row):
-                try:
-                    self._settle(row)
-                except SparkportError as exc:  # the next time
-                    logger.warning("what became of transaction '%s' is not known yet: %s", row.id, exc)
+        self._settle_abandoned()
+        gone = [row.id for row in self._rows(f"state = '{ACTIVE}'") if not row.alive]
         with self._database.transaction(write=True) as work:
-            self._abort(work, [row.id for row in gone if row.state == ACTIVE])
+            self._abort(work, gone)
             work.change(
                 "DELETE FROM sparkport_servers WHERE catalog_name = ? AND server <> ? AND seen < ?",
                 [self._catalog, self.server, self._clock() - _LONG_DEAD * self._alive_seconds],

@@ -142,7 +142,7 @@ class Lakehouse:
         if not self._owns_spark or not self.spark.is_child:
             self.engine.spark.close()
         self._reader.close()
-        self.engine.workspace.close()
+        self.engine.close()
         self._ledger.stop()
         self._staging.close()
         if self._database is not None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.scan import Scan, ScanRequest
 from sparkport.catalog.table import ROW_ID
-from sparkport.lakehouse.changes import OwnRows
+from sparkport.lakehouse.own_rows import OwnRows
 from sparkport.lakehouse.snapshot import TableVersion
 
 __all__ = ["scan_with"]
@@ -30,7 +30,7 @@ def scan_with(own: OwnRows, version: TableVersion, request: ScanRequest, part: s
     def batches() -> Iterator[pa.RecordBatch]:
         yield from beneath
         if first:
-            for batch in version.as_declared(own.batches, names):
+            for batch in version.as_declared(own, names):
                 yield batch if request.selects(ROW_ID) and version.has_row_ids else batch.select(names)
 
     def close() -> None:

@@ -146,33 +146,41 @@ class RestPointers(Pointers):
             found = load(self._files, location)
             asked.require(table, still(found.uuid, found.main_snapshot_id))
         if self._ledger is None or not transactions:
-            return self._commit(asked)
-        self._ledger.publishing(transactions, [change.table for change in changes])
-        try:
-            moved = self._commit(asked)
-        except (InternalError, _InDoubt):
-            self._ledger.unanswered(transactions)
-            raise
-        self._note_committed(self._ledger, transactions)
-        return moved
+            known = self._make(asked)
+        else:
+            self._ledger.publishing(transactions, [change.table for change in changes])
+            try:
+                known = self._make(asked)
+            except BaseException as exc:
+                refused = isinstance(exc, (Moved, SparkportError)) and not isinstance(exc, (InternalError, _InDoubt))
+                if not refused:
+                    self._ledger.unanswered(transactions)
+                raise
+            # Before anything else can fail: an error from here on must not look like a commit that was not made.
+            self._note_committed(self._ledger, transactions)
+        return {**known, **self._locations(change for change in changes if change.table not in known)}
 
-    def _commit(self, asked: _Asked) -> dict[TableName, str]:
-        requests, changes = asked.requests, asked.changes
-        if not requests:
+    def _make(self, asked: _Asked) -> dict[TableName, str]:
+        """Make the changes; where tables are now, as far as the catalog has told by the way.
+
+        ``_InDoubt`` and ``InternalError`` say that it may have been made, all other errors that it was not.
+        """
+        if not asked.requests:
             return {}
         try:
-            answer = self._send_commit(list(requests.values()))
+            answer = self._send_commit(list(asked.requests.values()))
         except Refused as exc:
-            if len(requests) > 1 and exc.status in (404, 409):
-                with _in_doubt():
-                    return self._refused_together(asked, exc)
-            raise self._refusal(exc, next(iter(requests)), changes) from exc
+            return self._refused(asked, exc)
         except Unanswered as exc:
-            with _in_doubt():
-                return self._looked_up(asked, exc)
-        if len(requests) == 1:
-            return {change.table: str(answer["metadata-location"]) for change in changes}
-        return self._locations(changes)
+            return self._looked_up(asked, exc)
+        except SparkportError:
+            raise  # it was not sent, or not let in
+        except Exception as exc:
+            raise _InDoubt("a commit was sent, and its answer cannot be read") from exc
+        location = answer.get("metadata-location")
+        return (
+            {change.table: str(location) for change in asked.changes} if location and len(asked.requests) == 1 else {}
+        )
 
     @staticmethod
     def _note_committed(ledger: Ledger, transactions: Sequence[str]) -> None:
@@ -204,11 +212,16 @@ class RestPointers(Pointers):
             return SchemaNotFound(table[0]) if created else Moved(table)
         return InvalidArgument(f"the catalog refuses the change: {refused.message}")
 
-    def _refused_together(self, asked: _Asked, refused: Refused) -> dict[TableName, str]:
+    def _refused(self, asked: _Asked, refused: Refused) -> dict[TableName, str]:
         """Which table it was, and whether nothing was changed indeed: not every catalog keeps to all or nothing."""
-        found = {table: self._load(table, full=True) for table in asked.requests}
-        if asked.are_made(found):  # the request came twice, and we were told of the second
-            return self._locations(asked.changes)
+        together = refused.status in (404, 409) and len(asked.requests) > 1
+        if together or (refused.status == 409 and asked.is_noted):
+            found = self._look(asked.requests)
+            known = asked.made_at(found)
+            if known is not None:  # the request came twice, and we were told of the second
+                return known
+        if not together:
+            raise self._refusal(refused, next(iter(asked.requests)), asked.changes) from refused
         for table, request in asked.requests.items():
             now = found[table]
             if now is None or not holds(request["requirements"], now["metadata"]):
@@ -221,16 +234,26 @@ class RestPointers(Pointers):
         """No answer came: the tables tell whether the change was made."""
         for left in reversed(range(_LOOKS)):
             try:
-                if asked.are_made({change.table: self._load(change.table, full=True) for change in asked.changes}):
-                    return self._locations(asked.changes)
+                known = asked.made_at(self._look(change.table for change in asked.changes))
+                if known is not None:
+                    return known
                 break
             except InternalError:  # the catalog may still be at it
                 if not left:
                     raise
                 time.sleep(_LOOK_SECONDS)
-        raise Unavailable("the catalog gave no answer to a commit, and the change is not there") from cause
+        raise _InDoubt("the catalog gave no answer to a commit, and the change is not there") from cause
 
-    def _locations(self, changes: Sequence[Edit]) -> dict[TableName, str]:
+    def _look(self, tables: Iterable[TableName]) -> dict[TableName, Answer | None]:
+        """What tables show after a commit was sent."""
+        with _in_doubt():
+            found = {table: self._load(table, full=True) for table in tables}
+            for table, now in found.items():
+                if now is not None and not {"metadata", "metadata-location"} <= now.keys():
+                    raise Unavailable(f"the catalog does not tell how table '{table[0]}.{table[1]}' is")
+        return found
+
+    def _locations(self, changes: Iterable[Edit]) -> dict[TableName, str]:
         """Where tables are after a commit that was made; those that were dropped the moment after are left out."""
         with _in_doubt():
             found = {change.table: self.location(change.table) for change in changes}
@@ -300,10 +323,11 @@ class _InDoubt(Unavailable):
 
 @contextmanager
 def _in_doubt() -> Iterator[None]:
+    """Whatever fails while a commit is looked at says nothing about the commit."""
     try:
         yield
-    except Unavailable as exc:
-        raise _InDoubt(exc.message) from exc
+    except Exception as exc:
+        raise _InDoubt(exc.message if isinstance(exc, SparkportError) else "a commit cannot be looked at") from exc
 
 
 class _Asked:
@@ -321,8 +345,16 @@ class _Asked:
         request = self.requests.setdefault(table, {"identifier": identifier(table), "requirements": [], "updates": []})
         request["requirements"] += [item for item in required if item not in request["requirements"]]
 
-    def are_made(self, found: Mapping[TableName, Answer | None]) -> bool:
-        """Whether the tables show the changes; raises InternalError when some do and others do not."""
+    @property
+    def is_noted(self) -> bool:
+        """Whether the tables tell this commit from another's that looks the same."""
+        return all(self._notes.values()) and bool(self._notes)
+
+    def made_at(self, found: Mapping[TableName, Answer | None]) -> dict[TableName, str] | None:
+        """Where the tables are that show the changes; None when none does.
+
+        Raises InternalError when some do and others do not.
+        """
         seen = {
             change.table: (now := found[change.table]) is not None
             and made(change, self._notes[change.table], now["metadata"])
@@ -334,7 +366,9 @@ class _Asked:
                 for which in (True, False)
             )
             raise InternalError(f"the catalog has made only a part of a commit: {changed} changed, {others} did not")
-        return bool(seen) and all(seen.values())
+        if not any(seen.values()):
+            return None
+        return {table: str(now["metadata-location"]) for table in seen if (now := found[table]) is not None}
 
 
 class _Lazy(Mapping[Key, Value]):

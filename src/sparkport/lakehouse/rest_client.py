@@ -139,7 +139,7 @@ class RestClient:
             if isinstance(reason, (ConnectionRefusedError, socket.gaierror, str)):
                 raise Unavailable(f"the catalog cannot be reached: {reason}") from exc
             raise _lost(method, str(reason)) from exc
-        except (OSError, http.client.HTTPException, ValueError) as exc:
+        except (OSError, http.client.HTTPException, TypeError, ValueError) as exc:
             raise _lost(method, str(exc) or type(exc).__name__) from exc
 
     # Who we are, and what the catalog wants us to know

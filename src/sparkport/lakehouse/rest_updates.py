@@ -20,6 +20,10 @@ Json = dict[str, Any]
 STATEMENT = "sparkport.statement."
 _STATEMENT_SECONDS = 3600.0
 _STATEMENTS_KEPT = 200
+_TRANSACTION = STATEMENT + "tx:"
+_TRANSACTIONS_KEPT = 5_000
+"""Of each the newest. A transaction's note is all that tells of a commit without an answer, so others must not soon
+push it out."""
 
 _LAST_ADDED = -1
 """Stands for what the same request has added: ids are given out by the catalog."""
@@ -190,9 +194,14 @@ def _noted(metadata: Mapping[str, Any], statements: Mapping[str, int]) -> Json:
     """With the statements among the table's properties, one each so that writers do not overwrite each other's."""
     now = time.time()
     properties: dict[str, str] = dict(metadata.get("properties", {}))
-    old = [(_noted_at(value), key) for key, value in properties.items() if key.startswith(STATEMENT)]
-    for place, (noted, key) in enumerate(sorted(old, reverse=True)):
-        if place >= _STATEMENTS_KEPT or noted < now - _STATEMENT_SECONDS:
+    old = sorted(
+        ((_noted_at(value), key) for key, value in properties.items() if key.startswith(STATEMENT)), reverse=True
+    )
+    left = {True: _TRANSACTIONS_KEPT, False: _STATEMENTS_KEPT}
+    for noted, key in old:
+        of_transaction = key.startswith(_TRANSACTION)
+        left[of_transaction] -= 1
+        if left[of_transaction] < 0 or noted < now - _STATEMENT_SECONDS:
             del properties[key]
     properties |= {STATEMENT + key: f"{count} {now:.0f}" for key, count in statements.items()}
     return {**metadata, "properties": properties}

@@ -22,7 +22,7 @@ from sparkport.catalog.constraints import check_rows
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.statement import Change, MissingRows, Statement, StatementRequest
 from sparkport.catalog.table import ROW_ID
-from sparkport.errors import Conflict, NotFound, RowNotFound, TransactionNotActive
+from sparkport.errors import Conflict, NotFound, RowNotFound
 from sparkport.lakehouse.changes import Sent, TableChange
 from sparkport.lakehouse.columns import Columns, Json
 from sparkport.lakehouse.engine import LakeEngine, LakeView
@@ -34,7 +34,7 @@ from sparkport.lakehouse.staging import StagedRows
 from sparkport.lakehouse.storage import conformed_batch, to_stored
 from sparkport.lakehouse.types import spark_type, stored_type
 from sparkport.lakehouse.writer import Applied, MergeWork
-from sparkport.transactions.manager import Transaction
+from sparkport.transactions.manager import Transaction, require_usable
 
 __all__ = ["LakeStatement"]
 
@@ -167,13 +167,17 @@ class LakeStatement(Statement):
 
     def _finish(self, transaction: Transaction[LakeView] | None) -> int:
         if transaction is not None:
-            if transaction.ended:
-                raise TransactionNotActive(transaction.id, transaction.status.value)
+            require_usable(transaction)
+            if self._change is None and self._engine.defers(transaction):
+                raise Conflict("the transaction was deferred while the statement ran; run it again")
             transaction.wrote = True
         if self._staged is None or not self._staged.rows:
             return 0
         if transaction is not None and self._change is not None:
-            return self._defer(transaction, self._change, self._staged)
+            change = self._engine.changing(transaction, self._version)
+            if change is not self._change:  # another statement of the transaction has been committed meanwhile
+                self._change, self._since = change, change.step
+            return self._defer(transaction, change, self._staged)
         path = self._staged.finish()
         fault("stage.after")
         count, applied = self._insert(path) if self._request.change is Change.INSERT else self._merge(path, transaction)
@@ -192,8 +196,13 @@ class LakeStatement(Statement):
             count = apply(sent, since=self._since, refuse=self._request.missing is MissingRows.REFUSE)
         fault("defer.after")
         # Of an UPDATE a row that is gone is a conflict in any case.
-        returned = self._request.returning and self._request.change is Change.DELETE
-        return self._engine.deferred(transaction, count, statement=self._request.statement, returned=returned)
+        handed_out = self._request.returning and self._request.change is Change.DELETE
+        return self._engine.deferred(
+            transaction,
+            count,
+            statement=self._request.statement,
+            returned=self._version.name if handed_out else None,
+        )
 
     def _insert(self, path: Path) -> tuple[int, Applied]:
         rows = 0 if self._staged is None else self._staged.rows

@@ -66,10 +66,10 @@ class LakeTable(ChangeableTable, StatisticsTable, VersionedTable, AlterableTable
         return _with_row_id(self._version_of(ctx, request))
 
     def row_count(self, ctx: CallContext) -> int | None:
-        return None if self._engine.has_own_rows(ctx, self._version.name) else self._version.row_count()
+        return None if self._engine.hides_statistics(ctx, self._version.name) else self._version.row_count()
 
     def column_statistics(self, ctx: CallContext, column: str) -> ColumnStatistics | None:
-        if self._engine.has_own_rows(ctx, self._version.name):
+        if self._engine.hides_statistics(ctx, self._version.name):
             return None  # bounds that do not hold for the transaction's own rows would hide them
         return self._version.statistics(column)
 

@@ -28,7 +28,7 @@ from sparkport.errors import (
     Unavailable,
 )
 
-__all__ = ["Engine", "InDoubt", "Transaction", "TransactionSettings", "Transactions"]
+__all__ = ["Engine", "InDoubt", "Transaction", "TransactionSettings", "Transactions", "require_usable"]
 
 S = TypeVar("S")
 
@@ -72,6 +72,14 @@ class Transaction(Generic[S]):
     in_doubt: bool = False
     in_use: int = 0
     lock: threading.RLock = field(default_factory=threading.RLock)
+
+
+def require_usable(transaction: Transaction[S]) -> None:
+    """For engines, under the transaction's lock: it may have ended since it was found."""
+    if transaction.ended:
+        raise TransactionNotActive(transaction.id, transaction.status.value)
+    if transaction.in_doubt:
+        raise InDoubt(transaction.id)
 
 
 class Engine(Protocol[S]):
@@ -203,6 +211,7 @@ class Transactions(TransactionManager, Generic[S]):
         with transaction.lock:
             if not transaction.auto_commit:
                 return
+            require_usable(transaction)
             if transaction.wrote:
                 raise FailedPrecondition(f"transaction '{transaction_id}' has written already: it cannot be deferred")
             with self._lock:
@@ -264,9 +273,14 @@ class Transactions(TransactionManager, Generic[S]):
                     break
                 del self._remembered[transaction_id]
         for transaction in idle:
-            with transaction.lock:
-                if not transaction.ended:
+            if not transaction.lock.acquire(blocking=False):
+                continue  # somebody is at it
+            try:
+                still = not transaction.in_use and now - transaction.last_used >= self._settings.idle_seconds
+                if still and not transaction.ended:
                     self._let_go(transaction)
+            finally:
+                transaction.lock.release()
 
     # Parts of them
 
@@ -363,6 +377,7 @@ class Transactions(TransactionManager, Generic[S]):
         unused = (transaction for transaction in self._auto.values() if not transaction.in_use)
         for transaction in list(islice(unused, max(0, excess))):
             del self._auto[transaction.id]
+            self._engine.discard(transaction)
             self._remember(transaction, _left_as(transaction))
 
     def _touch(self, transaction: Transaction[S]) -> None:

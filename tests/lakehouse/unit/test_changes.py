@@ -87,7 +87,7 @@ def seen(change: TableChange) -> dict[int, Row]:
     own = change.own_rows([0, 1])
     try:
         found: dict[int, Row] = {row_id: row for row_id, row in BASE.items() if row_id not in set(own.hidden.tolist())}
-        for batch in own.batches:
+        for batch in own:
             for number, name, row_id in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 assert row_id not in found
                 found[row_id] = (number, name)
@@ -186,7 +186,7 @@ def test_a_reader_sees_the_moment_at_which_it_began(workspace: Workspace) -> Non
     change.delete(sent([(-1, ()), (3, ())], []), since=change.step, refuse=False)
     insert(change, (3, "c"))
     net.close()
-    assert [row["c1"] for batch in own.batches for row in batch.to_pylist()] == ["a", "b"]
+    assert [row["c1"] for batch in own for row in batch.to_pylist()] == ["a", "b"]
     assert own.hidden.tolist() == []
     own.close()
 

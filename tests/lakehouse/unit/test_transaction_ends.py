@@ -1,0 +1,146 @@
+"""What meets the end of a transaction, or waits for another's: without a JVM, since changes are only deferred."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tests.lakehouse.handles import NOBODY, create
+from tests.support.lakehouse import Lake
+
+from sparkport.catalog import CallContext, ScanRequest
+from sparkport.catalog.statement import Change, StatementRequest
+from sparkport.catalog.transaction import Isolation, TransactionState
+from sparkport.errors import SparkportError, TransactionNotActive
+from sparkport.lakehouse.commit import Committer, Pending
+from sparkport.lakehouse.open import Lakehouse
+from sparkport.lakehouse.settings import LakehouseSettings
+from sparkport.lakehouse.spark import SparkServer
+from sparkport.transactions.manager import InDoubt, Transaction
+
+ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "name": ["a", "b"]})
+INSERT = StatementRequest(change=Change.INSERT, columns=ROWS.schema)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    settings = LakehouseSettings(warehouse=str(tmp_path), sessions=2)
+    opened = Lakehouse(settings, spark=SparkServer(settings))
+    yield Lake(opened)
+    opened.stop()
+
+
+def begin(lake: Lake, isolation: Isolation = Isolation.SNAPSHOT, *, auto_commit: bool = False) -> CallContext:
+    manager = lake.opened.engine.transactions
+    return CallContext(transaction_id=manager.begin(NOBODY, auto_commit=auto_commit, isolation=isolation))
+
+
+def ended_meanwhile(
+    lake: Lake, ctx: CallContext, work: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> object:
+    """What comes of work that has found its transaction and then waits while that is rolled back."""
+    manager = lake.opened.engine.transactions
+    entered, go = threading.Event(), threading.Event()
+    enter = manager.enter
+
+    def slow(transaction_id: str) -> Transaction[object]:
+        found = enter(transaction_id)
+        entered.set()
+        assert go.wait(30)
+        return found  # type: ignore[return-value]
+
+    monkeypatch.setattr(manager, "enter", slow)
+    came: list[object] = []
+
+    def run() -> None:
+        try:
+            came.append(work())
+        except SparkportError as exc:
+            came.append(exc)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert entered.wait(30)
+    manager.rollback(ctx.transaction_id or "")
+    go.set()
+    thread.join()
+    return came[0]
+
+
+def test_a_statement_that_begins_while_its_transaction_ends_leaves_nothing(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = create(lake, "t", ROWS.slice(0, 0))
+    ctx = begin(lake)
+    found = table.table(ctx)
+    came = ended_meanwhile(lake, ctx, lambda: found.open_statement(ctx, INSERT), monkeypatch)
+    assert isinstance(came, TransactionNotActive)
+    assert not list(lake.opened.engine.staging.folder.glob("tx-*"))
+
+
+def test_a_scan_that_begins_while_its_transaction_ends_is_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = create(lake, "t", ROWS.slice(0, 0))
+    ctx = begin(lake)
+    table.insert(ROWS, ctx)
+    assert len(table.sparkport(ctx)) == 2
+    found = table.table(ctx)
+    came = ended_meanwhile(lake, ctx, lambda: list(found.scan(ctx, ScanRequest())), monkeypatch)
+    assert isinstance(came, TransactionNotActive)
+
+
+def test_a_statement_under_way_does_not_join_a_commit_in_doubt(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = create(lake, "t", ROWS.slice(0, 0))
+    ctx = begin(lake)
+    table.insert(ROWS, ctx)
+    statement = table.table(ctx).open_statement(ctx, INSERT)
+    statement.push(ROWS.to_batches()[0], None)
+
+    def lost(transaction: Transaction[object]) -> None:
+        raise InDoubt(transaction.id)
+
+    monkeypatch.setattr(lake.opened.engine, "publish", lost)
+    with pytest.raises(InDoubt):
+        lake.opened.engine.transactions.commit(ctx.transaction_id or "")
+    with pytest.raises(InDoubt):
+        statement.finish()
+
+
+def test_statistics_say_nothing_under_serializable(lake: Lake) -> None:
+    table = create(lake, "t", ROWS.slice(0, 0))
+    careful, plain = begin(lake, Isolation.SERIALIZABLE), begin(lake)
+    assert table.table(plain).column_statistics(plain, "id") is not None
+    assert table.table(careful).column_statistics(careful, "id") is None
+    assert table.table(careful).row_count(careful) is None
+
+
+def test_an_end_that_could_not_be_noted_is_noted_when_it_is_asked_for(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = lake.opened.engine
+    ctx = begin(lake)
+    with monkeypatch.context() as broken:
+        broken.setattr(engine, "abort", lambda transaction: TransactionState.ABORTED)
+        engine.transactions.rollback(ctx.transaction_id or "")
+    engine.transactions._remembered.clear()
+    assert engine.transactions.status(ctx.transaction_id or "") is TransactionState.ABORTED
+
+
+def test_one_that_waits_for_two_tables_is_not_passed_over_by_later_ones() -> None:
+    committer = Committer(pointers=None, writers=None, applier=None, current=None)  # type: ignore[arg-type]
+    a, b = ("main", "a"), ("main", "b")
+    both, later, beside = (
+        Pending(name, dict.fromkeys(tables))  # type: ignore[arg-type]
+        for name, tables in (("both", [a, b]), ("later", [b]), ("beside", [("main", "c")]))
+    )
+    committer._busy = {a}
+    committer._waiting = [both, later, beside]
+    assert not committer._may_go(both)
+    assert not committer._may_go(later)
+    assert committer._may_go(beside)
+    committer._busy = set()
+    assert committer._may_go(both)
+    assert [member.id for member in committer._gather(both)] == ["both", "later"]
+    committer.close()
