@@ -17,6 +17,7 @@ from sparkport.catalog.ddl import AddColumn
 from sparkport.catalog.statement import Change, MissingRows, StatementRequest
 from sparkport.catalog.transaction import Isolation, TransactionState
 from sparkport.errors import Conflict, ConstraintViolation, RowNotFound, TransactionNotActive
+from sparkport.lakehouse.commit import Pending
 from sparkport.lakehouse.faults import on_fault
 
 _numbers = count()
@@ -346,7 +347,9 @@ def test_an_altered_table_refuses_the_commit(lake: Lake, table: Handle) -> None:
     assert len(table.agreed()) == 5
 
 
-def test_transactions_that_wait_are_committed_together(lake: Lake, table: Handle) -> None:
+def test_transactions_that_wait_are_committed_together(
+    lake: Lake, table: Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ids = table.ids()
     open_ones = [Tx(lake) for _ in range(6)]
     for number, tx in enumerate(open_ones[:5]):
@@ -355,6 +358,15 @@ def test_transactions_that_wait_are_committed_together(lake: Lake, table: Handle
     table.update([ids[0]], names("late"), open_ones[5].ctx)
     writer = lake.opened.engine.writers.of(("main", table.name))
     before = len(table.table()._version.metadata.snapshot_log)
+    committer, gathered = lake.opened.engine._committer, [0]
+    gather = committer._gather
+
+    def counted(leader: Pending) -> list[Pending]:
+        group = gather(leader)
+        gathered.append(len(group))
+        return group
+
+    monkeypatch.setattr(committer, "_gather", counted)
 
     def committed(tx: Tx) -> bool:
         try:
@@ -366,7 +378,7 @@ def test_transactions_that_wait_are_committed_together(lake: Lake, table: Handle
     with ThreadPoolExecutor(6) as pool:
         with writer.turn():
             outcomes = pool.map(committed, open_ones)
-            while len(lake.opened.engine._committer._waiting) < 5:
+            while len(committer._waiting) + sum(gathered) < len(open_ones):
                 pass
         done = list(outcomes)
     assert sum(done) == 5
