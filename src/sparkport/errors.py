@@ -60,6 +60,7 @@ __all__ = [
     "Unavailable",
     "Unsupported",
     "VersionNotFound",
+    "rows_changed",
 ]
 
 
@@ -162,6 +163,12 @@ class Unsupported(SparkportError):
 
 class Conflict(SparkportError):
     code = Code.ABORTED
+
+
+def rows_changed(table: str, rows: int) -> Conflict:
+    """The conflict of a transaction that was not the first to change some rows, as the contract asks for it."""
+    noun = "row" if rows == 1 else "rows"
+    return Conflict(f"table '{table}': {rows} {noun} changed by another transaction; run this one again")
 
 
 class ResourceExhausted(SparkportError):

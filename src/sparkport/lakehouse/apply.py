@@ -7,7 +7,6 @@ a branch of the table that lives until they are published; one alone needs no br
 from __future__ import annotations
 
 import contextlib
-import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,10 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from sparkport.errors import InternalError, SparkportError, TableNotFound, Unavailable
+from sparkport.errors import InternalError, SparkportError, Unavailable
 from sparkport.lakehouse.changes import TableChange
 from sparkport.lakehouse.durable import sync_snapshot
-from sparkport.lakehouse.edits import drop_ref, move_main
+from sparkport.lakehouse.edits import drop_refs, move_main
 from sparkport.lakehouse.faults import fault
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.merge_sql import DELETED_COUNT, IS_DELETED, MERGED_ID, UPDATED_COUNT, merge_sql
@@ -27,13 +26,20 @@ from sparkport.lakehouse.pointers import Edit, Moved, Pointers, TableName
 from sparkport.lakehouse.snapshot import TableVersion
 from sparkport.lakehouse.spark import LostRace, Sessions, translated
 from sparkport.lakehouse.spark_sql import quoted
-from sparkport.lakehouse.staged import allow_staging, can_stage, check_counts, rows_and_columns
+from sparkport.lakehouse.staged import (
+    allow_staging,
+    append_staged,
+    can_stage,
+    check_counts,
+    current_metadata,
+    marked_snapshot,
+    merge_staged,
+    rows_and_columns,
+)
 from sparkport.lakehouse.staging import StagedRows, Staging
 from sparkport.lakehouse.types import spark_type
 
 __all__ = ["Applier", "BRANCH", "Part", "StagedSnapshot"]
-
-logger = logging.getLogger(__name__)
 
 BRANCH = "sparkport_"
 """What the names of our branches begin with; the rest is the server's id and a number."""
@@ -45,7 +51,7 @@ _MARK_CHARACTERS = 4_000
 class Part:
     """What happens to one table: the net changes of some transactions, decided on ``version``.
 
-    ``gone`` are rows to be deleted that are not there any more.
+    ``ids`` are the rows of the table that change, ``gone`` those to be deleted that are not there any more.
     """
 
     version: TableVersion
@@ -54,6 +60,7 @@ class Part:
     updated: int
     deleted: int
     gone: frozenset[int]
+    ids: frozenset[int]
     transactions: tuple[str, ...]
 
     @property
@@ -150,7 +157,7 @@ class Applier:
             sync_snapshot(self._files, found.location, found.snapshot(snapshot["snapshot-id"]))
         after = move_main(found.json, snapshots[-1]["snapshot-id"], previous=found.metadata_location)
         if staged.is_branch:
-            after = drop_ref(after, staged.mark)
+            after = drop_refs(after, [staged.mark])
         return Edit(staged.table, found.json, after, found.metadata_location)
 
     def discard(self, staged: StagedSnapshot) -> None:
@@ -208,29 +215,21 @@ class Applier:
             yield new, changed
 
     def _append(self, session: Any, part: Part, rows: StagedRows) -> None:
-        frame = session.read.schema(_spark_schema(part.version)).parquet(str(rows.path))
         target = quoted(self._catalog, *part.version.name)
-        frame.writeTo(target).option("check-nullability", "false").append()
+        append_staged(session, target, _spark_schema(part.version), [str(rows.path)])
 
     def _merge(self, session: Any, part: Part, rows: StagedRows) -> None:
-        view = f"staged_{uuid.uuid4().hex}"
         head = f"{quoted(MERGED_ID)} bigint, {quoted(IS_DELETED)} boolean, "
-        frame = session.read.schema(head + _spark_schema(part.version)).parquet(str(rows.path))
-        ids = {row_id for change in part.changes for found in change.changed_ids() for row_id in found} - part.gone
         names = list(part.changes[0].names) if part.updated else None
-        target = quoted(self._catalog, *part.version.name)
-        sql = merge_sql(target, quoted(view), part.version, ids, names=names, deletes=bool(part.deleted))
-        frame.createOrReplaceTempView(view)
-        try:
-            session.sql(sql).collect()
-        finally:
-            session.catalog.dropTempView(view)
+        target, deletes = quoted(self._catalog, *part.version.name), bool(part.deleted)
+
+        def sql(view: str) -> str:
+            return merge_sql(target, quoted(view), part.version, part.ids, names=names, deletes=deletes)
+
+        merge_staged(session, head + _spark_schema(part.version), str(rows.path), sql)
 
     def _metadata(self, table: TableName) -> TableMetadata:
-        location = self._pointers.location(table)
-        if location is None:
-            raise TableNotFound(*table)
-        return load(self._files, location)
+        return current_metadata(self._pointers, self._files, table)
 
     def _check(self, staged: StagedSnapshot, snapshots: list[Mapping[str, Any]]) -> None:
         """Spark must have done just what was decided."""
@@ -254,9 +253,7 @@ def drop_branches(pointers: Pointers, files: FileSystem, table: TableName, chose
         names = [name for name in found.refs if name.startswith(BRANCH) and chosen(name)]
         if not names:
             return
-        after = dict(found.json)
-        for number, name in enumerate(names):
-            after = drop_ref(after, name, previous=found.metadata_location if not number else None)
+        after = drop_refs(found.json, names, previous=found.metadata_location)
         with contextlib.suppress(Moved):
             pointers.commit([Edit(table, found.json, after, found.metadata_location)])
             return
@@ -265,14 +262,14 @@ def drop_branches(pointers: Pointers, files: FileSystem, table: TableName, chose
 def _snapshots(metadata: TableMetadata, staged: StagedSnapshot) -> list[Mapping[str, Any]] | None:
     """What Spark made, oldest first; None if it does not stand on ``main``."""
     by_id: dict[int, Mapping[str, Any]] = {item["snapshot-id"]: item for item in metadata.json["snapshots"]}
+    head: Mapping[str, Any] | None
     if staged.is_branch:
         ref = metadata.refs.get(staged.mark)
         head = None if ref is None else by_id.get(ref["snapshot-id"])
+        if head is None:
+            raise InternalError(f"Spark made no snapshot of '{staged.table[1]}'")
     else:
-        marked = (item for item in by_id.values() if item.get("summary", {}).get("wap.id") == staged.mark)
-        head = next(marked, None)
-    if head is None:
-        raise InternalError(f"Spark made no snapshot of '{staged.table[1]}'")
+        head = marked_snapshot(metadata, staged.table, staged.mark)
     found: list[Mapping[str, Any]] = []
     while head is not None and head["snapshot-id"] != metadata.main_snapshot_id:
         found.insert(0, head)

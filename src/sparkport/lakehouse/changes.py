@@ -8,11 +8,9 @@ id below zero. Several statements on one row leave one row here. Reads put it on
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +33,9 @@ from sparkport.lakehouse.pointers import TableName
 from sparkport.lakehouse.read import ROW_ID
 from sparkport.lakehouse.snapshot import TableVersion
 from sparkport.lakehouse.storage import conformed_batch
-from sparkport.lakehouse.types import stored_type
+from sparkport.lakehouse.types import stored_columns
 
 __all__ = ["NetChange", "Sent", "TableChange", "Workspace"]
-
-logger = logging.getLogger(__name__)
 
 UNDONE, INSERTED, UPDATED, DELETED = 0, 1, 2, 3
 """Kinds of rows: one of the transaction's own that it deleted again stays as ``UNDONE``, so that it can be told."""
@@ -142,7 +138,7 @@ class NetChange:
     def __init__(self, workspace: Workspace, transaction_id: str, path: Path, generation: int) -> None:
         self._workspace = workspace
         self._id = transaction_id
-        self._path = path
+        self._files = (path, path.with_name(path.name + ".wal"))
         self._generation = generation
         self._closed = False
         self.tables: dict[TableName, TableChange] = {}
@@ -152,8 +148,7 @@ class NetChange:
         found = self.tables.get(version.name)
         if found is None:
             name = f"{_alias(self._id)}.t{len(self.tables)}"
-            translated = partial(self._workspace.translated, self._generation)
-            found = TableChange(self._cursor, self.lasting, name, version, translated)
+            found = TableChange(self, name, version)
             self.tables[version.name] = found
         return found
 
@@ -161,9 +156,12 @@ class NetChange:
         self._require_open()
         return self._workspace.lasting_cursor(self._generation)
 
-    def _cursor(self) -> contextlib.AbstractContextManager[duckdb.DuckDBPyConnection]:
+    def cursor(self) -> contextlib.AbstractContextManager[duckdb.DuckDBPyConnection]:
         self._require_open()
         return self._workspace.cursor(self._generation)
+
+    def translated(self) -> contextlib.AbstractContextManager[None]:
+        return self._workspace.translated(self._generation)
 
     def _require_open(self) -> None:
         if self._closed:
@@ -171,7 +169,7 @@ class NetChange:
 
     def bytes_held(self) -> int:
         sizes = 0
-        for path in (self._path, self._path.with_name(self._path.name + ".wal")):
+        for path in self._files:
             with contextlib.suppress(OSError):
                 sizes += path.stat().st_size
         return sizes
@@ -183,7 +181,7 @@ class NetChange:
         self._closed = True
         with contextlib.suppress(SparkportError), self._workspace.cursor(self._generation) as cursor:
             cursor.execute(f"DETACH {_alias(self._id)}")
-        for path in (self._path, self._path.with_name(self._path.name + ".wal")):
+        for path in self._files:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
 
@@ -191,28 +189,18 @@ class NetChange:
 class TableChange:
     """One table's part of a transaction's net change."""
 
-    def __init__(
-        self,
-        cursor: Callable[[], contextlib.AbstractContextManager[duckdb.DuckDBPyConnection]],
-        lasting: Callable[[], duckdb.DuckDBPyConnection],
-        name: str,
-        version: TableVersion,
-        translated: Callable[[], contextlib.AbstractContextManager[None]],
-    ) -> None:
+    def __init__(self, net: NetChange, name: str, version: TableVersion) -> None:
         self.version = version
-        self._translated = translated
-        self._cursor = cursor
-        self._lasting = lasting
+        self._net = net
         self._name = name
-        fields = version.columns.fields
-        self.names = tuple(str(field["name"]) for field in fields)
-        self.stored = pa.schema([pa.field(f"c{at}", stored_type(field["type"])) for at, field in enumerate(fields)])
+        self.names = tuple(str(field["name"]) for field in version.columns.fields)
+        self.stored = stored_columns(version.columns.fields)
         self.step = 0
         self._last_id = 0
         self._ids_lock = threading.Lock()
         self.counts: Mapping[int, int] = {}
         head = [pa.field("row_id", pa.int64()), pa.field("kind", pa.int8()), pa.field("step", pa.int64())]
-        with self._cursor() as making:
+        with self._net.cursor() as making:
             making.register("shape", pa.schema([*head, *self.stored]).empty_table())
             making.execute(f"CREATE TABLE {self._name} AS FROM shape")
 
@@ -231,7 +219,7 @@ class TableChange:
 
     def insert(self, sent: Sent) -> int:
         """The rows bring ids of ``new_ids``."""
-        with self._cursor() as cursor:
+        with self._net.cursor() as cursor:
             cursor.register("sent", sent.reader(self))
             chosen = self._chosen(sent.columns, lambda _: "NULL")
             cursor.execute(f"INSERT INTO {self._name} SELECT s.id, {INSERTED}, {self.step + 1}, {chosen} FROM sent s")
@@ -242,7 +230,7 @@ class TableChange:
 
         ``since`` is the step at which the statement began: another one that has changed the same rows since conflicts.
         """
-        with self._cursor() as cursor:
+        with self._net.cursor() as cursor:
             self._take(cursor, sent)
             self._check_steps(cursor, since)
             rest = [at for at in range(len(self.names)) if at not in sent.columns]
@@ -260,18 +248,17 @@ class TableChange:
             return self._put(cursor, refuse=refuse)
 
     def delete(self, sent: Sent, *, since: int, refuse: bool) -> int:
-        with self._cursor() as cursor:
+        with self._net.cursor() as cursor:
             self._take(cursor, sent)
             self._check_steps(cursor, since)
-            nulls = "".join(f", NULL::{kind} AS c{at}" for at, kind in enumerate(self._types(cursor)))
             step = self.step + 1
             with self._base([], self._ids_beneath(cursor)) as base:
                 cursor.register("base", base)
                 cursor.execute(
                     f"CREATE TEMP TABLE changed AS SELECT t.row_id, CASE t.kind WHEN {INSERTED} THEN {UNDONE} "
-                    f"ELSE {DELETED} END AS kind, {step} AS step{nulls} FROM {self._name} t "
+                    f"ELSE {DELETED} END AS kind, {step} AS step FROM {self._name} t "
                     f"JOIN named s ON t.row_id = s.id WHERE t.kind IN ({INSERTED}, {UPDATED}) "
-                    f"UNION ALL SELECT b.row_id, {DELETED}, {step}{nulls} FROM base b"
+                    f"UNION ALL SELECT b.row_id, {DELETED}, {step} FROM base b"
                 )
             return self._put(cursor, refuse=refuse)
 
@@ -309,7 +296,7 @@ class TableChange:
                 raise RowNotFound(missing[0])
         cursor.execute("BEGIN")
         cursor.execute(f"DELETE FROM {self._name} WHERE row_id IN (SELECT row_id FROM changed)")
-        cursor.execute(f"INSERT INTO {self._name} FROM changed")
+        cursor.execute(f"INSERT INTO {self._name} BY NAME FROM changed")
         cursor.execute("COMMIT")
         return self._done(cursor)
 
@@ -325,10 +312,6 @@ class TableChange:
         places = {column: place for place, column in enumerate(columns)}
         chosen = (f"s.s{places[at]}" if at in places else other(at) for at in range(len(self.names)))
         return ", ".join(f"{text} AS c{at}" for at, text in enumerate(chosen))
-
-    def _types(self, cursor: duckdb.DuckDBPyConnection) -> list[str]:
-        described = cursor.execute(f"DESCRIBE {self._name}").fetchall()
-        return [str(row[1]) for row in described[3:]]
 
     @contextlib.contextmanager
     def _base(self, columns: Sequence[int], ids: NDArray[np.int64]) -> Iterator[pa.RecordBatchReader]:
@@ -359,7 +342,7 @@ class TableChange:
 
     def find(self, row_ids: Sequence[int]) -> tuple[pa.Table, set[int]]:
         """Of these rows the ones that are here, as stored and with row id last; and ids of deleted ones."""
-        with self._cursor() as cursor:
+        with self._net.cursor() as cursor:
             cursor.register("wanted", pa.table({"id": pa.array(row_ids, pa.int64())}))
             rows: pa.Table = cursor.sql(f"FROM {self._name} WHERE row_id IN (SELECT id FROM wanted)").to_arrow_table()
         kinds = rows.column("kind").to_pylist()
@@ -372,9 +355,9 @@ class TableChange:
 
     def own_rows(self, columns: Sequence[int]) -> OwnRows:
         """The transaction's own rows as they are now, whatever it changes while they are read. Row ids come last."""
-        cursor = self._lasting()
+        cursor = self._net.lasting()
         try:
-            with self._translated():
+            with self._net.translated():
                 cursor.execute("BEGIN")
                 found = cursor.execute(
                     f"SELECT row_id FROM {self._name} WHERE kind IN ({UPDATED}, {DELETED})"
@@ -388,13 +371,13 @@ class TableChange:
             raise
         schema = pa.schema([*(self.stored.field(at) for at in columns), pa.field(ROW_ID, pa.int64())])
         batches = (conformed_batch(batch, schema) for batch in reader)
-        return OwnRows(cursor, np.asarray(found["row_id"], np.int64), batches, self._translated)
+        return OwnRows(cursor, np.asarray(found["row_id"], np.int64), batches, self._net.translated)
 
     # For the commit
 
     def changed_ids(self) -> tuple[list[int], list[int]]:
         """The rows of the table that are updated, and those that are deleted."""
-        with self._cursor() as cursor:
+        with self._net.cursor() as cursor:
             rows = cursor.execute(
                 f"SELECT kind, list(row_id) FROM {self._name} WHERE kind IN ({UPDATED}, {DELETED}) GROUP BY kind"
             ).fetchall()
@@ -404,7 +387,7 @@ class TableChange:
     def new_rows(self) -> Iterator[pa.RecordBatch]:
         """The inserted rows, by the names that their columns have in the table."""
         schema = self._named([])
-        with self._cursor() as cursor:
+        with self._net.cursor() as cursor:
             chosen = ", ".join(self.stored.names)
             reader = cursor.sql(
                 f"SELECT {chosen} FROM {self._name} WHERE kind = {INSERTED} ORDER BY row_id DESC"
@@ -415,7 +398,7 @@ class TableChange:
     def changed_rows(self, id_name: str, kind_name: str, *, without: Sequence[int] = ()) -> Iterator[pa.RecordBatch]:
         """Updated and deleted rows with their ids, and true where the row is to be deleted."""
         schema = self._named([pa.field(id_name, pa.int64()), pa.field(kind_name, pa.bool_())])
-        with self._cursor() as cursor:
+        with self._net.cursor() as cursor:
             cursor.register("gone", pa.table({"id": pa.array(without, pa.int64())}))
             chosen = "".join(f", {name}" for name in self.stored.names)
             reader = cursor.sql(

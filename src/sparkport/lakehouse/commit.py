@@ -15,12 +15,20 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from sparkport.errors import Conflict, NotFound, SparkportError, TableNotFound, TransactionNotActive, Unavailable
+from sparkport.errors import (
+    Conflict,
+    NotFound,
+    SparkportError,
+    TableNotFound,
+    TransactionNotActive,
+    Unavailable,
+    rows_changed,
+)
 from sparkport.lakehouse.apply import Applier, Part, StagedSnapshot
 from sparkport.lakehouse.changes import INSERTED, TableChange
 from sparkport.lakehouse.faults import fault
 from sparkport.lakehouse.pointers import Moved, Pointers, TableName
-from sparkport.lakehouse.snapshot import TableVersion
+from sparkport.lakehouse.snapshot import TableVersion, changed_since
 from sparkport.lakehouse.writer import Writers
 
 __all__ = ["Committer", "Pending"]
@@ -203,7 +211,7 @@ class _Group:
                 for table, change in member.changes.items():
                     gone = _gone(change, member.changed_ids(table), versions[table], present)
                     if gone and table in member.returned:
-                        raise _conflict(change, len(gone))
+                        raise rows_changed(table[1], len(gone))
                     member.gone[table] = gone
             except SparkportError as exc:
                 member.error, member.done = exc, True
@@ -245,16 +253,18 @@ class _Group:
         if version is None:
             raise TableNotFound(*table)
         members = [member for member in self._members if table in member.changes]
-        gone = [row_id for member in members for row_id in member.gone[table]]
-        updated = [row_id for member in members for row_id in member.changed_ids(table)[0]]
-        deleted = sum(len(member.changed_ids(table)[1]) for member in members) - len(gone)
+        gone = frozenset(row_id for member in members for row_id in member.gone[table])
+        updated, deleted = (
+            {row_id for member in members for row_id in member.changed_ids(table)[kind]} - gone for kind in (0, 1)
+        )
         part = Part(
             version=version,
             changes=tuple(member.changes[table] for member in members),
             inserted=sum(member.changes[table].counts.get(INSERTED, 0) for member in members),
             updated=len(updated),
-            deleted=deleted,
-            gone=frozenset(gone),
+            deleted=len(deleted),
+            gone=gone,
+            ids=frozenset(updated | deleted),
             transactions=tuple(member.id for member in members),
         )
         return part if part.rows else None
@@ -339,17 +349,11 @@ def _gone(
     if current.snapshot_id == pinned.snapshot_id or not (updated or deleted):
         return []
     present, limit = lineage.of(pinned.name), pinned.sequence_number
-    lost = sum(row_id not in present or present[row_id] > limit for row_id in updated)
-    lost += sum(row_id in present and present[row_id] > limit for row_id in deleted)
-    if lost:
-        raise _conflict(change, lost)
-    return [row_id for row_id in deleted if row_id not in present]
-
-
-def _conflict(change: TableChange, rows: int) -> Conflict:
-    noun = "row" if rows == 1 else "rows"
-    table = change.version.name[1]
-    return Conflict(f"table '{table}': {rows} {noun} changed by another transaction; run this one again")
+    changed, gone = changed_since(updated, present, limit)
+    also_changed, deleted_by_others = changed_since(deleted, present, limit)
+    if lost := len(changed) + len(gone) + len(also_changed):
+        raise rows_changed(pinned.name[1], lost)
+    return deleted_by_others
 
 
 def _check_reads(member: Pending, versions: Mapping[TableName, TableVersion | None]) -> None:

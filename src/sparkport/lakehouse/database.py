@@ -6,7 +6,7 @@ import sqlite3
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -44,6 +44,15 @@ class Database(ABC):
     def mark(self) -> object | None:
         """Equal to an earlier one only if nothing at all has been committed between; None if that cannot be told."""
         return None
+
+    def prepare(self, work: Callable[[], None]) -> None:
+        """Run what creates tables that may be there: PostgreSQL fails all but the first of those who do so at once."""
+        try:
+            work()
+        except Exception as exc:
+            if not self.is_duplicate(exc):
+                raise
+            work()
 
     @abstractmethod
     def is_duplicate(self, exc: Exception) -> bool:

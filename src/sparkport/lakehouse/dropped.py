@@ -56,11 +56,7 @@ class DroppedFolders:
         self._pinned = pinned
         self._is_read = is_read
         self._elsewhere = _Elsewhere(files)
-        try:
-            self._prepare()
-        except Exception as exc:
-            if not database.is_duplicate(exc):  # all but the first of those who create it at once
-                raise
+        database.prepare(self._prepare)
 
     def _prepare(self) -> None:
         with self._database.transaction(write=True) as work:

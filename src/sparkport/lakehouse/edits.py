@@ -8,12 +8,12 @@ from __future__ import annotations
 import copy
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sparkport.lakehouse.numbers import numbered
 
-__all__ = ["Json", "drop_ref", "evolve_schema", "move_main", "new_table", "set_properties"]
+__all__ = ["Json", "drop_refs", "evolve_schema", "move_main", "new_table", "set_properties"]
 
 Json = dict[str, Any]
 
@@ -75,10 +75,10 @@ def move_main(metadata: Mapping[str, Any], snapshot_id: int, *, previous: str) -
     return after
 
 
-def drop_ref(metadata: Mapping[str, Any], name: str, *, previous: str | None = None) -> Json:
-    """Without a branch or tag; ``previous`` as above, None for metadata that has been changed already."""
+def drop_refs(metadata: Mapping[str, Any], names: Collection[str], *, previous: str | None = None) -> Json:
+    """Without some branches or tags; ``previous`` as above, None for metadata that has been changed already."""
     after = dict(metadata) if previous is None else _changed(metadata, previous)
-    after["refs"] = {ref: target for ref, target in after.get("refs", {}).items() if ref != name}
+    after["refs"] = {ref: target for ref, target in after.get("refs", {}).items() if ref not in names}
     return after
 
 

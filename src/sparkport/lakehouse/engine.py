@@ -40,12 +40,6 @@ _PINS_KEPT = 100_000
 """Of which only the snapshot is kept: all of them are asked for at every beat, and few are read."""
 
 
-def _looked_up(cut: Cut) -> Mapping[TableName, str]:
-    """A REST catalog's cut is filled as it is looked at; what was not looked at is not seen by anybody yet."""
-    known: Mapping[TableName, str] = getattr(cut.tables, "known", cut.tables)
-    return known
-
-
 def _entries(version: TableVersion) -> int:
     metadata = version.metadata
     return 10 + len(metadata.snapshots) + len(metadata.snapshot_log) + len(metadata.metadata_log)
@@ -273,11 +267,11 @@ class LakeEngine:
         """Snapshots that open transactions and running scans read and that are not the newest, by the table's uuid."""
         self.transactions.expire()
         found = self._loader.reader.all_reading()
-        newest = _looked_up(self.pointers.cut()).items()
+        newest = self.pointers.cut().looked_up.items()
         views = [transaction.state for transaction in self.transactions.everyone()]
         # Those that began between the same two commits share a cut, and there may be very many of them.
         cuts = {id(view.cut): view.cut for view in views}.values()
-        old: set[tuple[TableName, str | None]] = set().union(*(_looked_up(cut).items() - newest for cut in cuts))
+        old: set[tuple[TableName, str | None]] = set().union(*(cut.looked_up.items() - newest for cut in cuts))
         old |= {item for view in views if view.pins for item in list(view.pins.items())} - newest
         for table, place in old:
             with contextlib.suppress(SparkportError):

@@ -96,13 +96,7 @@ class Ledger:
         self._under_way: set[str] = set()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        try:
-            self._prepare()
-        except Exception as exc:
-            if not database.is_duplicate(exc):
-                raise
-            # PostgreSQL says so to all but the first of those who create the same table at once.
-            self._prepare()
+        database.prepare(self._prepare)
 
     def _prepare(self) -> None:
         with self._database.transaction(write=True) as work:

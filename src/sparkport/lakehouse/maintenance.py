@@ -140,9 +140,7 @@ class Maintenance:
         found: dict[str, float] = {}
         for transaction in self.engine.transactions.everyone():
             view = transaction.state
-            # A REST catalog's cut is filled as it is looked at; what was not looked at is not seen by anybody yet.
-            tables = getattr(view.cut.tables, "known", view.cut.tables)
-            for location in (view.pins.get(table), tables.get(table)):
+            for location in (view.pins.get(table), view.cut.looked_up.get(table)):
                 if location is not None:
                     found[location] = min(transaction.begun, found.get(location, transaction.begun))
         return found
@@ -153,8 +151,8 @@ class Maintenance:
         found: set[str] = set()
         for transaction in self.engine.transactions.everyone():
             view = transaction.state
-            tables = getattr(view.cut.tables, "known", view.cut.tables)
-            found.update(location for location in (*view.pins.values(), *tables.values()) if location is not None)
+            seen = (*view.pins.values(), *view.cut.looked_up.values())
+            found.update(location for location in seen if location is not None)
         return found
 
     def is_read(self, table_uuid: str) -> bool:

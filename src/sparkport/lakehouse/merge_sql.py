@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from sparkport.errors import Unsupported
 from sparkport.lakehouse.snapshot import TableVersion
@@ -22,7 +22,7 @@ _MOST_COPIED = 10_000
 
 
 def merge_sql(
-    target: str, view: str, current: TableVersion, ids: set[int], *, names: Sequence[str] | None, deletes: bool
+    target: str, view: str, current: TableVersion, ids: Set[int], *, names: Sequence[str] | None, deletes: bool
 ) -> str:
     """``names`` are the columns to set in rows that are updated, None if none are; ``deletes`` if rows are deleted.
 

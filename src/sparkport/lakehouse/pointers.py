@@ -92,6 +92,12 @@ class Cut:
     tables: Mapping[TableName, str]
     schemas: Mapping[str, Mapping[str, str]]
 
+    @property
+    def looked_up(self) -> Mapping[TableName, str]:
+        """A REST catalog's cut is filled as it is looked at; what was not looked at is not seen by anybody yet."""
+        known: Mapping[TableName, str] = getattr(self.tables, "known", self.tables)
+        return known
+
 
 class Pointers(ABC):
     """Called from several threads at once."""
@@ -165,13 +171,7 @@ class SqlPointers(Pointers):
         self._ledger = ledger
         self._cut_lock = threading.Lock()
         self._cut: tuple[object | None, Cut] | None = None
-        try:
-            self._prepare()
-        except Exception as exc:
-            if not database.is_duplicate(exc):
-                raise
-            # PostgreSQL says so to all but the first of those who create the same table at once.
-            self._prepare()
+        database.prepare(self._prepare)
 
     def _prepare(self) -> None:
         with self._database.transaction(write=True) as work:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -33,7 +33,7 @@ from sparkport.lakehouse.statistics import bounds_predicate, column_statistics
 from sparkport.lakehouse.storage import from_stored
 from sparkport.lakehouse.types import pushable
 
-__all__ = ["TableVersion", "VersionLoader"]
+__all__ = ["TableVersion", "VersionLoader", "changed_since"]
 
 _PART_BYTES = 256 << 20
 _MOST_PARTS = 16
@@ -236,7 +236,7 @@ class TableVersion:
         finally:
             stream.close()
 
-    def bounds_predicate(self, row_ids: set[int], alias: str) -> str:
+    def bounds_predicate(self, row_ids: Collection[int], alias: str) -> str:
         """A condition that holds for all rows of the files that these ids are in: it spares Spark the other files."""
         return bounds_predicate(self._plan.files, np.array(sorted(row_ids), np.int64), self.columns.fields, alias)
 
@@ -383,6 +383,16 @@ class TableVersion:
                 yield self.loader.load(self.name, entry["metadata-file"])
             except NotFound:
                 return
+
+
+def changed_since(row_ids: Iterable[int], present: Mapping[int, int], limit: int) -> tuple[list[int], list[int]]:
+    """Of rows that were there at commit ``limit`` those that others have changed since, and those that are gone.
+
+    ``present`` is the ``lineage`` of the rows in the table as it is.
+    """
+    rows = list(row_ids)
+    changed = [row_id for row_id in rows if row_id in present and present[row_id] > limit]
+    return changed, [row_id for row_id in rows if row_id not in present]
 
 
 def _files(files: Sequence[DataFile], part: str) -> Sequence[DataFile]:

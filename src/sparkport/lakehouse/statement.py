@@ -22,17 +22,17 @@ from sparkport.catalog.constraints import check_rows
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.statement import Change, MissingRows, Statement, StatementRequest
 from sparkport.catalog.table import ROW_ID
-from sparkport.errors import Conflict, NotFound, RowNotFound
+from sparkport.errors import Conflict, NotFound, RowNotFound, rows_changed
 from sparkport.lakehouse.changes import Sent, TableChange
 from sparkport.lakehouse.columns import Columns, Json
 from sparkport.lakehouse.engine import LakeEngine, LakeView
 from sparkport.lakehouse.faults import fault
 from sparkport.lakehouse.merge_sql import DELETED_COUNT, MERGED_ID, UPDATED_COUNT, merge_sql
-from sparkport.lakehouse.snapshot import TableVersion
+from sparkport.lakehouse.snapshot import TableVersion, changed_since
 from sparkport.lakehouse.spark_sql import quoted
 from sparkport.lakehouse.staging import StagedRows
 from sparkport.lakehouse.storage import conformed_batch, to_stored
-from sparkport.lakehouse.types import spark_type, stored_type
+from sparkport.lakehouse.types import spark_type, stored_columns, stored_type
 from sparkport.lakehouse.writer import Applied, MergeWork
 from sparkport.transactions.manager import Transaction, require_usable
 
@@ -149,8 +149,7 @@ class LakeStatement(Statement):
     def _visible(self, row_ids: list[int]) -> pa.Table:
         """Those of the rows that are there, in no order and as stored, the transaction's own changes included."""
         fields = self._version.columns.fields
-        body = [pa.field(f"c{at}", stored_type(field["type"])) for at, field in enumerate(fields)]
-        schema = pa.schema([*body, pa.field(ROW_ID, pa.int64())])
+        schema = stored_columns(fields).append(pa.field(ROW_ID, pa.int64()))
         found: list[pa.RecordBatch] = []
         if self._change is not None:
             here, gone = self._change.find(row_ids)
@@ -247,17 +246,11 @@ class LakeStatement(Statement):
         seen = present if view.snapshot_id == current.snapshot_id else view.lineage(wanted)
         if self._request.missing is MissingRows.REFUSE:
             _require(wanted, seen)
-        limit = view.sequence_number
-        changed = [row_id for row_id in seen if row_id in present and present[row_id] > limit]
-        gone = [row_id for row_id in seen if row_id not in present]
+        changed, gone = changed_since(seen, present, view.sequence_number)
         if self._request.change is Change.UPDATE or self._request.returning:
             changed += gone
         if changed:
-            noun = "row" if len(changed) == 1 else "rows"
-            raise Conflict(
-                f"table '{self._version.name[1]}': {len(changed)} {noun} changed by another transaction; "
-                "run this one again"
-            )
+            raise rows_changed(self._version.name[1], len(changed))
         return {row_id for row_id in seen if row_id in present}
 
     def _work(self, path: Path, current: TableVersion, ids: set[int]) -> MergeWork:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -41,6 +41,7 @@ __all__ = [
     "pushable",
     "remember",
     "spark_type",
+    "stored_columns",
     "stored_type",
 ]
 
@@ -291,6 +292,11 @@ def stored_type(iceberg: IcebergType) -> pa.DataType:
         items=lambda item: pa.list_(pa.field(ITEM, item)),
         entries=pa.map_,
     )
+
+
+def stored_columns(fields: Sequence[Json]) -> pa.Schema:
+    """A table's columns as they are stored, named by their places: their own names may differ in case only."""
+    return pa.schema([pa.field(f"c{at}", stored_type(field["type"])) for at, field in enumerate(fields)])
 
 
 def spark_type(iceberg: IcebergType) -> str:

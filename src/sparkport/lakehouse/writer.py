@@ -19,16 +19,25 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparkport.errors import Conflict, InternalError, SparkportError, TableNotFound, Unavailable
+from sparkport.errors import Conflict, InternalError, SparkportError, Unavailable
 from sparkport.lakehouse.durable import sync_snapshot
 from sparkport.lakehouse.edits import move_main
 from sparkport.lakehouse.faults import fault
 from sparkport.lakehouse.files import FileSystem
-from sparkport.lakehouse.metadata import TableMetadata, load
+from sparkport.lakehouse.metadata import TableMetadata
 from sparkport.lakehouse.pointers import Edit, Moved, Pointers, TableName
 from sparkport.lakehouse.spark import LostRace, Sessions, translated
 from sparkport.lakehouse.spark_sql import quoted
-from sparkport.lakehouse.staged import allow_staging, can_stage, check_counts, rows_and_columns
+from sparkport.lakehouse.staged import (
+    allow_staging,
+    append_staged,
+    can_stage,
+    check_counts,
+    current_metadata,
+    marked_snapshot,
+    merge_staged,
+    rows_and_columns,
+)
 
 __all__ = ["Applied", "MergeWork", "TableWriter", "Writers"]
 
@@ -205,8 +214,7 @@ class TableWriter:
             with self._retried(before) as lost, self._spark.session(conf, timeout=patience) as session:
                 fault("apply.before")
                 with translated(f"inserting into '{self._table[1]}'"):
-                    frame = session.read.schema(inserts[0].schema).parquet(*paths)
-                    frame.writeTo(self._name).option("check-nullability", "false").append()
+                    append_staged(session, self._name, inserts[0].schema, paths)
                 fault("apply.after")
             applied = None if lost else self._publish(wap_id, {"added-records": rows}, before, statements)
             if applied is not None:
@@ -219,7 +227,6 @@ class TableWriter:
         self, work: MergeWork, statement: str | None, remaining: Callable[[], float | None]
     ) -> Applied | None:
         wap_id = uuid.uuid4().hex
-        view = f"staged_{wap_id}"
         statements = {} if statement is None else {statement: work.count}
         before = self._stageable()
         if before.main_snapshot_id != work.base_snapshot:
@@ -228,11 +235,7 @@ class TableWriter:
         with self._retried(before) as lost, self._spark.session(conf, timeout=remaining()) as session:
             fault("apply.before")
             with translated(f"changing '{self._table[1]}'"):
-                session.read.schema(work.source_schema).parquet(str(work.staged)).createOrReplaceTempView(view)
-                try:
-                    session.sql(work.sql(view)).collect()
-                finally:
-                    session.catalog.dropTempView(view)
+                merge_staged(session, work.source_schema, str(work.staged), work.sql)
             fault("apply.after")
         return None if lost else self._publish(wap_id, work.expected, before, statements)
 
@@ -252,10 +255,7 @@ class TableWriter:
     # Publishing
 
     def _current(self) -> TableMetadata:
-        location = self._pointers.location(self._table)
-        if location is None:
-            raise TableNotFound(*self._table)
-        return load(self._files, location)
+        return current_metadata(self._pointers, self._files, self._table)
 
     def _stageable(self) -> TableMetadata:
         """The table as it is. One that was made elsewhere has to be told first: Spark would write it in the open."""
@@ -277,12 +277,7 @@ class TableWriter:
             location, metadata = found.metadata_location, dict(found.json)
             if rows_and_columns(found) != rows_and_columns(before):
                 return None
-            staged = next(
-                (item for item in metadata["snapshots"] if item.get("summary", {}).get("wap.id") == wap_id), None
-            )
-            if staged is None:
-                # Nothing to write: Spark makes no snapshot when no row was touched.
-                raise InternalError(f"Spark made no snapshot of '{self._table[1]}'")
+            staged = marked_snapshot(found, self._table, wap_id)
             if staged.get("parent-snapshot-id") != found.main_snapshot_id:
                 return None
             summary: dict[str, str] = staged["summary"]

@@ -22,7 +22,7 @@ from sparkport.catalog.ddl import AddColumn, Alteration, ChangeType, SetComment,
 from sparkport.catalog.defaults import require_default
 from sparkport.catalog.evolve import evolve_schema
 from sparkport.catalog.transaction import Isolation, OpenTransaction, TransactionState
-from sparkport.errors import Conflict, NotFound
+from sparkport.errors import Conflict, NotFound, rows_changed
 from sparkport.memory.data import Author, Definition, TableData
 from sparkport.memory.overlay import Overlay
 from sparkport.memory.rows import Segment
@@ -213,5 +213,4 @@ def require_same(table: TableData, commit: int) -> None:
 
 
 def conflict(table: TableData, rows: int) -> Conflict:
-    noun = "row" if rows == 1 else "rows"
-    return Conflict(f"table '{table.name}': {rows} {noun} changed by another transaction; run this one again")
+    return rows_changed(table.name, rows)
