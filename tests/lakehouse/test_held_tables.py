@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.support.lakehouse import impatient_database
 
 from sparkport.errors import InternalError, TransactionNotActive, Unavailable
-from sparkport.lakehouse.database import Database, PostgresDatabase, SqliteDatabase, open_database
+from sparkport.lakehouse.database import Database
 from sparkport.lakehouse.edits import new_table
 from sparkport.lakehouse.faults import on_fault
 from sparkport.lakehouse.ledger import Ledger
@@ -21,33 +22,6 @@ pytest_plugins = ["tests.support.services"]
 
 A: TableName = ("main", "a")
 B: TableName = ("main", "b")
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/catalog.db"
-    found: str = request.getfixturevalue("postgres_uri")
-    return found
-
-
-@pytest.fixture
-def database(uri: str) -> Iterator[Database]:
-    with closing(open_database(uri)) as opened:
-        yield opened
-
-
-@pytest.fixture
-def pointers(database: Database) -> SqlPointers:
-    made = SqlPointers(database, "lake")
-    made.create_schema("main", {})
-    return made
-
-
-def _impatient(uri: str) -> Database:
-    if uri.startswith("sqlite"):
-        return SqliteDatabase(Path(uri.removeprefix("sqlite:///")), patience=0.2)
-    return PostgresDatabase(uri, patience=0.2)
 
 
 def _write(folder: Path) -> str:
@@ -86,7 +60,7 @@ def test_a_held_table_is_held_until_the_end(uri: str, pointers: SqlPointers) -> 
     refused: list[Exception] = []
 
     def interfere() -> None:
-        with closing(_impatient(uri)) as other:
+        with closing(impatient_database(uri)) as other:
             try:
                 with other.transaction(write=True) as work:
                     work.change("UPDATE iceberg_tables SET metadata_location = 'foreign' WHERE table_name = 'b'")

@@ -18,7 +18,7 @@ from itertools import count, product
 import pyarrow as pa
 import pytest
 from tests.lakehouse.handles import NOBODY, Handle, create, main_of
-from tests.lakehouse.test_transactions import FIVE, Tx, at_point, by_key, names, people
+from tests.lakehouse.transacting import FIVE, Tx, at_point, by_key, names, people
 from tests.support.lakehouse import Lake, lakehouse
 
 from sparkport.catalog.ddl import AddColumn, TableDefinition

@@ -12,7 +12,7 @@ from itertools import count
 import pyarrow as pa
 import pytest
 from tests.lakehouse.handles import Handle, create
-from tests.lakehouse.test_transactions import FIVE, at_point, names, people
+from tests.lakehouse.transacting import FIVE, at_point, names, people
 from tests.support.fault_proxy import FaultProxy
 from tests.support.lakehouse import Lake
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.lakehouse import impatient_database
 
 from sparkport.errors import (
     AlreadyExists,
@@ -34,33 +35,6 @@ pytest_plugins = ["tests.support.services"]
 
 A: TableName = ("main", "a")
 B: TableName = ("main", "b")
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/catalog.db"
-    found: str = request.getfixturevalue("postgres_uri")
-    return found
-
-
-@pytest.fixture
-def database(uri: str) -> Iterator[Database]:
-    with closing(open_database(uri)) as opened:
-        yield opened
-
-
-@pytest.fixture
-def pointers(database: Database) -> SqlPointers:
-    made = SqlPointers(database, "lake")
-    made.create_schema("main", {})
-    return made
-
-
-def impatient(uri: str) -> Database:
-    if uri.startswith("sqlite"):
-        return SqliteDatabase(Path(uri.removeprefix("sqlite:///")), patience=0.2)
-    return PostgresDatabase(uri, patience=0.2)
 
 
 # Names
@@ -460,7 +434,7 @@ def test_a_server_that_never_answers_is_unavailable() -> None:
 
 def test_a_lock_that_is_held_too_long_is_unavailable(uri: str, pointers: SqlPointers, database: Database) -> None:
     pointers.create(A, "a0")
-    with closing(impatient(uri)) as other:
+    with closing(impatient_database(uri)) as other:
         waiting = SqlPointers(other, "lake")
         with database.transaction(write=True) as work:
             work.change("UPDATE iceberg_tables SET metadata_location = 'held'")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import count
 from threading import Barrier
 
 import pyarrow as pa
 import pytest
 from tests.lakehouse.handles import NOBODY, Handle, create, main_of
+from tests.lakehouse.transacting import at_point, names
 from tests.support.lakehouse import Lake, lakehouse
 
 from sparkport.catalog import CallContext, DMLOptions
@@ -25,16 +24,11 @@ from sparkport.errors import (
     RowNotFound,
     SparkportError,
 )
-from sparkport.lakehouse.faults import on_fault
 from sparkport.lakehouse.numbers import number_of
 
 _numbers = count()
 
 TEN = pa.table({"id": pa.array(range(10), pa.int64()), "name": pa.array([f"n{i}" for i in range(10)])})
-
-
-def names(*values: str | None) -> pa.Table:
-    return pa.table({"name": pa.array(values, pa.string())})
 
 
 @pytest.fixture
@@ -46,23 +40,6 @@ def begin(lake: Lake, *, session: str | None = None) -> CallContext:
     manager = lake.opened.catalog.transactions
     assert manager is not None
     return CallContext(transaction_id=manager.begin(NOBODY), session_id=session)
-
-
-@contextmanager
-def at_point(point: str, action: Callable[[], object]) -> Iterator[None]:
-    """Something that happens once when a write reaches a point."""
-    left = [action]
-
-    def once() -> None:
-        if left:
-            left.pop()()
-
-    on_fault(point, once)
-    try:
-        yield
-    finally:
-        on_fault(point, None)
-    assert not left, "the point was not reached"
 
 
 # Conflicts

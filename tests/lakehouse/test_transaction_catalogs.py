@@ -7,24 +7,22 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from tests.lakehouse.crooked_catalog import crooked
-from tests.lakehouse.handles import NOBODY, Handle, Rows, create
+from tests.lakehouse.handles import Handle, create
+from tests.lakehouse.transacting import THREE, Tx, at_point, by_key, names, people
 from tests.support.lakehouse import Lake
 from tests.support.postgres import PostgresCluster
 from tests.support.postgres_spark import postgres_spark
 
-from sparkport.catalog.context import CallContext
 from sparkport.catalog.transaction import Isolation, TransactionState
 from sparkport.errors import Conflict, Unsupported
-from sparkport.lakehouse.faults import on_fault
 from sparkport.lakehouse.open import Lakehouse
 from sparkport.lakehouse.rest import RestPointers
 from sparkport.lakehouse.settings import LakehouseSettings
@@ -33,34 +31,7 @@ pytest_plugins = ["tests.support.services"]
 pytestmark = pytest.mark.timeout(300)  # the first start of all downloads jars
 
 COMMITTED, ABORTED = TransactionState.COMMITTED, TransactionState.ABORTED
-THREE = pa.table({"id": pa.array(range(3), pa.int64()), "name": pa.array([f"n{i}" for i in range(3)])})
 OLD = {0: "n0", 1: "n1", 2: "n2"}
-
-
-def people(*rows: tuple[int, str]) -> pa.Table:
-    return pa.table({"id": pa.array([row[0] for row in rows], pa.int64()), "name": [row[1] for row in rows]})
-
-
-def names(*values: str) -> pa.Table:
-    return pa.table({"name": list(values)})
-
-
-def by_key(rows: Rows) -> dict[int, str]:
-    return {row["id"]: row["name"] for row in rows.values()}
-
-
-class Tx:
-    def __init__(self, lake: Lake, isolation: Isolation = Isolation.SNAPSHOT) -> None:
-        self.manager = lake.opened.engine.transactions
-        self.id = self.manager.begin(NOBODY, auto_commit=False, isolation=isolation)
-        self.ctx = CallContext(transaction_id=self.id)
-
-    def commit(self) -> None:
-        self.manager.commit(self.id)
-
-    @property
-    def status(self) -> TransactionState | None:
-        return self.manager.status(self.id)
 
 
 @pytest.fixture(scope="module")
@@ -104,24 +75,7 @@ def two_tables(lake: Lake) -> Tables:
     return Tables(a, b)
 
 
-@contextmanager
-def at_point(point: str, action: Callable[[], object]) -> Iterator[None]:
-    """Something that happens once when a commit reaches a point."""
-    left = [action]
-
-    def once() -> None:
-        if left:
-            left.pop()()
-
-    on_fault(point, once)
-    try:
-        yield
-    finally:
-        on_fault(point, None)
-    assert not left, "the point was not reached"
-
-
-def rows_of(tables: Tables) -> tuple[dict[int, str], dict[int, str]]:
+def rows_of(tables: Tables) -> tuple[dict[int, str | None], dict[int, str | None]]:
     """As Spark sees them too."""
     return by_key(tables.a.agreed(pyiceberg=False)), by_key(tables.b.agreed(pyiceberg=False))
 
@@ -133,7 +87,7 @@ def test_two_tables_change_at_one_instant(lake: Lake, tables: Tables) -> None:
     a.update([ids[1]], names("changed"), tx.ctx)
     b.delete([b.ids()[2]], tx.ctx)
     assert by_key(a.sparkport(tx.ctx)) == {0: "n0", 1: "changed", 2: "n2", 10: "new"}
-    seen: list[tuple[dict[int, str], dict[int, str]]] = []
+    seen: list[tuple[dict[int, str | None], dict[int, str | None]]] = []
     with at_point("publish.before", lambda: seen.append(rows_of(tables))):
         tx.commit()
     assert seen == [(OLD, OLD)]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import count
 
 import pyarrow as pa
 import pytest
-from tests.lakehouse.handles import NOBODY, Handle, Rows, create, main_of
+from tests.lakehouse.handles import NOBODY, Handle, create, main_of
+from tests.lakehouse.transacting import FIVE, Tx, at_point, by_key, names, people
 from tests.support.lakehouse import Lake
 
 from sparkport.catalog import ROW_ID, CallContext, DMLOptions
@@ -18,24 +17,10 @@ from sparkport.catalog.statement import Change, MissingRows, StatementRequest
 from sparkport.catalog.transaction import Isolation, TransactionState
 from sparkport.errors import Conflict, ConstraintViolation, RowNotFound, TransactionNotActive
 from sparkport.lakehouse.commit import Pending
-from sparkport.lakehouse.faults import on_fault
 
 _numbers = count()
 
-FIVE = pa.table({"id": pa.array(range(5), pa.int64()), "name": pa.array([f"n{i}" for i in range(5)])})
 RETURNING = DMLOptions(returning=True)
-
-
-def people(*rows: tuple[int, str | None]) -> pa.Table:
-    return pa.table({"id": pa.array([row[0] for row in rows], pa.int64()), "name": pa.array([row[1] for row in rows])})
-
-
-def names(*values: str | None) -> pa.Table:
-    return pa.table({"name": pa.array(values, pa.string())})
-
-
-def by_key(rows: Rows) -> dict[int, str | None]:
-    return {row["id"]: row["name"] for row in rows.values()}
 
 
 @pytest.fixture
@@ -46,42 +31,6 @@ def table(lake: Lake) -> Handle:
 @pytest.fixture
 def other(lake: Lake) -> Handle:
     return create(lake, f"d{next(_numbers)}", FIVE)
-
-
-class Tx:
-    """A deferred transaction."""
-
-    def __init__(self, lake: Lake, isolation: Isolation = Isolation.SNAPSHOT) -> None:
-        self.manager = lake.opened.engine.transactions
-        self.id = self.manager.begin(NOBODY, auto_commit=False, isolation=isolation)
-        self.ctx = CallContext(transaction_id=self.id)
-
-    def commit(self) -> None:
-        self.manager.commit(self.id)
-
-    def rollback(self) -> None:
-        self.manager.rollback(self.id)
-
-    @property
-    def status(self) -> TransactionState | None:
-        return self.manager.status(self.id)
-
-
-@contextmanager
-def at_point(point: str, action: Callable[[], object]) -> Iterator[None]:
-    """Something that happens once when a commit reaches a point."""
-    left = [action]
-
-    def once() -> None:
-        if left:
-            left.pop()()
-
-    on_fault(point, once)
-    try:
-        yield
-    finally:
-        on_fault(point, None)
-    assert not left, "the point was not reached"
 
 
 # What a transaction sees

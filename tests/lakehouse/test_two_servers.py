@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from tests.faults.rig import Rig
-from tests.lakehouse.handles import Handle, Rows, create
+from tests.lakehouse.handles import Handle, create
 from tests.lakehouse.maintained import AT_ONCE
+from tests.lakehouse.transacting import THREE, by_key, names, people
+from tests.lakehouse.transacting import Tx as AnyTx
 from tests.support.lakehouse import Lake, shared_spark
 from tests.support.postgres_spark import postgres_spark
 
@@ -35,31 +37,8 @@ pytestmark = pytest.mark.timeout(300)  # the first start of all downloads jars
 
 ACTIVE, COMMITTED, ABORTED = TransactionState.ACTIVE, TransactionState.COMMITTED, TransactionState.ABORTED
 ANNA = CallContext(identity=Identity("anna"))
-THREE = pa.table({"id": pa.array(range(3), pa.int64()), "name": pa.array([f"n{i}" for i in range(3)])})
-
-
-def people(*rows: tuple[int, str]) -> pa.Table:
-    return pa.table({"id": pa.array([row[0] for row in rows], pa.int64()), "name": [row[1] for row in rows]})
-
-
-def names(*values: str) -> pa.Table:
-    return pa.table({"name": list(values)})
-
-
-def by_key(rows: Rows) -> dict[int, str]:
-    return {row["id"]: row["name"] for row in rows.values()}
-
-
-class Tx:
-    """A deferred transaction of Anna's at one of the servers."""
-
-    def __init__(self, lake: Lake, isolation: Isolation = Isolation.SNAPSHOT) -> None:
-        self.manager = lake.opened.engine.transactions
-        self.id = self.manager.begin(ANNA, auto_commit=False, isolation=isolation)
-        self.ctx = CallContext(transaction_id=self.id, identity=ANNA.identity)
-
-    def commit(self) -> None:
-        self.manager.commit(self.id)
+Tx = partial(AnyTx, who=ANNA)
+"""A deferred transaction of Anna's at one of the servers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +68,7 @@ class Pair:
         made = create(self.one, f"t_{uuid.uuid4().hex[:8]}", THREE)
         return made, Handle(self.two, made.name)
 
-    def state(self, tx: Tx) -> list[TransactionState | None]:
+    def state(self, tx: AnyTx) -> list[TransactionState | None]:
         """What each says."""
         return [lake.opened.engine.transactions.status(tx.id) for lake in (self.one, self.two)]
 

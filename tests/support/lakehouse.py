@@ -15,13 +15,14 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from sparkport.lakehouse.database import Database, PostgresDatabase, SqliteDatabase
 from sparkport.lakehouse.open import Lakehouse
 from sparkport.lakehouse.pointers import Pointers
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.spark import SparkServer
 from sparkport.transactions.manager import TransactionSettings
 
-__all__ = ["Lake", "lakehouse", "shared_spark"]
+__all__ = ["Lake", "impatient_database", "lakehouse", "shared_spark"]
 
 _lock = threading.Lock()
 _spark: SparkServer | None = None
@@ -61,3 +62,10 @@ class Lake:
     def spark(self) -> AbstractContextManager[Any]:
         """A plain Spark session on the same catalog."""
         return self.opened.engine.spark.session()
+
+
+def impatient_database(uri: str) -> Database:
+    """A catalog's database by a connection that does not wait long for the locks of others."""
+    if uri.startswith("sqlite"):
+        return SqliteDatabase(Path(uri.removeprefix("sqlite:///")), patience=0.2)
+    return PostgresDatabase(uri, patience=0.2)

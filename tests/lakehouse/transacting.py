@@ -1,0 +1,68 @@
+"""Deferred transactions on tables of people, and what happens at a point of a commit, as several tests use them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+from tests.lakehouse.handles import NOBODY, Rows
+from tests.support.lakehouse import Lake
+
+from sparkport.catalog import CallContext
+from sparkport.catalog.transaction import Isolation, TransactionState
+from sparkport.lakehouse.faults import on_fault
+
+__all__ = ["FIVE", "THREE", "Tx", "at_point", "by_key", "names", "people"]
+
+
+def people(*rows: tuple[int, str | None]) -> pa.Table:
+    return pa.table({"id": pa.array([row[0] for row in rows], pa.int64()), "name": pa.array([row[1] for row in rows])})
+
+
+FIVE = people(*((number, f"n{number}") for number in range(5)))
+THREE = FIVE.slice(0, 3)
+
+
+def names(*values: str | None) -> pa.Table:
+    return pa.table({"name": pa.array(values, pa.string())})
+
+
+def by_key(rows: Rows) -> dict[int, str | None]:
+    return {row["id"]: row["name"] for row in rows.values()}
+
+
+class Tx:
+    """A deferred transaction, of whoever calls."""
+
+    def __init__(self, lake: Lake, isolation: Isolation = Isolation.SNAPSHOT, *, who: CallContext = NOBODY) -> None:
+        self.manager = lake.opened.engine.transactions
+        self.id = self.manager.begin(who, auto_commit=False, isolation=isolation)
+        self.ctx = CallContext(transaction_id=self.id, identity=who.identity)
+
+    def commit(self) -> None:
+        self.manager.commit(self.id)
+
+    def rollback(self) -> None:
+        self.manager.rollback(self.id)
+
+    @property
+    def status(self) -> TransactionState | None:
+        return self.manager.status(self.id)
+
+
+@contextmanager
+def at_point(point: str, action: Callable[[], object]) -> Iterator[None]:
+    """Something that happens once when a write reaches a point."""
+    left = [action]
+
+    def once() -> None:
+        if left:
+            left.pop()()
+
+    on_fault(point, once)
+    try:
+        yield
+    finally:
+        on_fault(point, None)
+    assert not left, "the point was not reached"
