@@ -26,7 +26,7 @@ from sparkport.client.results import ScanResult
 from sparkport.errors import Cancelled, FailedPrecondition, InvalidArgument, Unsupported
 from sparkport.protocol.contents import plain_schema
 from sparkport.protocol.filter_writer import dump_filters
-from sparkport.protocol.flight import FlightEndpoint
+from sparkport.protocol.flight import REUSE_CONNECTION, FlightEndpoint
 from sparkport.protocol.maps import pack, unpack
 from sparkport.protocol.targets import Target
 from sparkport.wire.incoming import StreamReader
@@ -34,7 +34,6 @@ from sparkport.wire.incoming import StreamReader
 __all__ = ["Selection", "as_of", "open_scan", "select"]
 
 _ROW_ID_NUMBER = 2**64 - 1
-_REUSE_CONNECTION = "arrow-flight-reuse-connection://"
 
 
 def as_of(version: int | str | None, timestamp: dt.datetime | str | None) -> AsOf | None:
@@ -160,8 +159,8 @@ def _decode_endpoints(data: bytes) -> list[FlightEndpoint]:
 
 def _ticket(endpoint: FlightEndpoint, connection: Connection) -> bytes:
     """Other places are not followed: they would get this client's token."""
-    places = endpoint.locations
-    if places and not any(place == connection.location or place.startswith(_REUSE_CONNECTION) for place in places):
+    here = (connection.location, REUSE_CONNECTION, REUSE_CONNECTION.removesuffix("?"))
+    if endpoint.locations and not any(place in here for place in endpoint.locations):
         raise Unsupported("the server wants the rows to be read from another place, which this client does not do")
     return endpoint.ticket
 

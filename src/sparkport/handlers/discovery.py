@@ -103,7 +103,7 @@ class Discovery:
             return flight_info(function, target, schema).encode()
         if not isinstance(function, TableFunction):
             raise InvalidArgument(f"function '{function.name}' returns no table")
-        endpoint = FlightEndpoint(Ticket(target=target, arguments=parameters).encode(), ())
+        endpoint = FlightEndpoint(Ticket(target=target, arguments=parameters).encode())
         return flight_info(function, target, function.schema(ctx, arguments), endpoints=[endpoint]).encode()
 
     def column_statistics(self, ctx: CallContext, body: MapReader) -> bytes:
@@ -149,7 +149,7 @@ class Discovery:
     ) -> Iterator[FlightInfo]:
         for table in self._directory.tables(ctx, catalog, schema):
             target = Target(asked, schema.name, Kind.TABLE, table.name)
-            endpoints = [FlightEndpoint(Ticket(target=target).encode(), ())] if scan else []
+            endpoints = [FlightEndpoint(Ticket(target=target).encode())] if scan else []
             # Row counts are left out of the cached listing: it changes with names and schemas only.
             rows = table.row_count(ctx) if scan else None
             yield flight_info(table, target, table_schema(table), endpoints=endpoints, total_records=rows)
@@ -164,7 +164,7 @@ class Discovery:
         found = self._directory.table(ctx, target, Operation.READ)
         named = _named(target, found)
         schema = readable_schema(ctx, found.table, at)
-        endpoint = FlightEndpoint(Ticket(target=named, at=at).encode(), ())
+        endpoint = FlightEndpoint(Ticket(target=named, at=at).encode())
         rows = found.table.row_count(ctx) if at is None else None
         return flight_info(found.table, named, schema, endpoints=[endpoint], total_records=rows)
 

@@ -54,7 +54,7 @@ class Reads:
             Ticket(target=target, columns=part.columns, filters=text, at=at, part=part.part, arguments=arguments)
             for part in parts
         ]
-        return pack([FlightEndpoint(ticket.encode(), ()).encode() for ticket in tickets])
+        return pack([FlightEndpoint(ticket.encode()).encode() for ticket in tickets])
 
     def do_get(self, ctx: CallContext, data: bytes) -> Iterator[Outgoing]:
         ticket = Ticket.decode(data)

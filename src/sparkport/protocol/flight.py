@@ -30,6 +30,7 @@ __all__ = [
     "PACKAGE",
     "PollInfo",
     "PutResult",
+    "REUSE_CONNECTION",
     "Result",
     "SERVICE_NAME",
     "SchemaResult",
@@ -40,6 +41,9 @@ __all__ = [
 FILE_NAME: Final = "Flight.proto"
 PACKAGE: Final = "arrow.flight.protocol"
 SERVICE_NAME: Final = f"{PACKAGE}.FlightService"
+
+REUSE_CONNECTION: Final = "arrow-flight-reuse-connection://?"
+"""The location that means the connection on which an endpoint was asked for."""
 
 _TIMESTAMP: Final = timestamp_pb2.Timestamp.DESCRIPTOR
 # Number, name, type of each field; "*" marks repeated ones, "?" optional ones.
@@ -238,8 +242,10 @@ class FlightDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class FlightEndpoint:
+    """Where a part of a scan is read. DuckDB's client refuses one without a location, which Flight itself allows."""
+
     ticket: bytes
-    locations: tuple[str, ...] = ()
+    locations: tuple[str, ...] = (REUSE_CONNECTION,)
     app_metadata: bytes = b""
     expiration: datetime | None = None
 
