@@ -2,7 +2,7 @@
 
 client = DuckDBClient(server.location)
 lake = client.attach("lake")
-rows = lake.scan("main.users", ["id", "name"]).rows
+rows = lake.scan("public.users", ["id", "name"]).rows
 """
 
 from __future__ import annotations
@@ -136,6 +136,9 @@ class Attached(Session):
 
     def _read(self, endpoint: pf.FlightEndpoint, schema: pa.Schema, headers: HeaderList) -> _Stream:
         stream, reader = _Stream(), BatchReader()
+        assert endpoint.locations, "DuckDB fails: No locations specified in flight endpoint"
+        (location,) = {place.uri for place in endpoint.locations}
+        assert location == b"arrow-flight-reuse-connection://?", f"this client does not dial {location!r}"
         for message in self.client.connection.do_get(endpoint.ticket.ticket, headers):
             batch = reader.take(message)
             stream.received += len(message.header) + len(message.body)

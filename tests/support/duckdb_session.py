@@ -121,6 +121,7 @@ class Session:
 
     def entry(self, name: str, kind: str) -> Entry:
         schema_name, _, item = name.rpartition(".")
+        assert schema_name != "main", 'DuckDB fails: Schema with name "main" not found'
         schema = self.schemas[schema_name or next(s.name for s in self.schemas.values() if s.is_default)]
         return next(entry for entry in schema.entries if entry.kind == kind and entry.name == item)
 
@@ -180,7 +181,10 @@ class Session:
     # Calls
 
     def action(self, name: str, body: Any, *more: tuple[str, str]) -> bytes:
-        return self.client.action(name, body, self.headers(*more))
+        answer = self.client.action(name, body, self.headers(*more))
+        if name == "create_table" and body["on_conflict"] == "error":
+            _check_created(Entry.of(answer), pa.ipc.read_schema(pa.py_buffer(raw(body["arrow_schema"]))))
+        return answer
 
     def exchange(self, entry: Entry, operation: str, schema: pa.Schema, *, returning: bool) -> Exchange:
         more = exchange_headers(operation, returning=returning)
@@ -217,6 +221,12 @@ class Session:
             place = (entry.metadata["catalog"], entry.metadata["schema"])
             assert place == (self.catalog, item["name"]), f"{entry.name} claims to be in {place}"
         return SchemaEntry(item["name"], item["description"], item["tags"], item["is_default"], sha256, known)
+
+
+def _check_created(entry: Entry, sent: pa.Schema) -> None:
+    """CREATE TABLE AS then sends rows in the types of the query, which DuckDB reads as what it makes of the answer."""
+    answered = [(name, entry.schema.field(name).type) for name in entry.columns]
+    assert answered == [(field.name, field.type) for field in sent], "DuckDB invalidates itself: types have changed"
 
 
 def exchange_headers(operation: str, *, returning: bool) -> HeaderList:
