@@ -83,7 +83,7 @@ class Lab:
     def files(self, table: str) -> list[str]:
         database = open_database(self.settings.database_uri)
         try:
-            location = SqlPointers(database, self.settings.catalog_name).location(("main", table))
+            location = SqlPointers(database, self.settings.catalog_name).location(("public", table))
         finally:
             database.close()
         fs = FileSystem()
@@ -118,11 +118,11 @@ def _rows(count: int) -> pa.Table:
 
 def filled_by_spark(lab: Lab, table: str, rows: int, files: int) -> None:
     lab.client.create_table(
-        f"main.{table}", pa.schema([("id", pa.int64()), ("v", pa.float64()), ("name", pa.string())])
+        f"public.{table}", pa.schema([("id", pa.int64()), ("v", pa.float64()), ("name", pa.string())])
     )
     frame = lab.spark.range(rows).selectExpr("id", "CAST(id AS DOUBLE) AS v", "CONCAT('n', id % 1000) AS name")
     frame.repartitionByRange(files, "id").sortWithinPartitions("id").writeTo(
-        f"{lab.settings.catalog_name}.main.{table}"
+        f"{lab.settings.catalog_name}.public.{table}"
     ).append()
 
 
@@ -130,9 +130,9 @@ def scans(*, quick: bool) -> Iterator[Result]:
     count, rounds = (2_000_000, 2) if quick else (10_000_000, 3)
     with laboratory() as lab:
         filled_by_spark(lab, "scanned", count, 16)
-        lab.client.delete("main.scanned", list(range(0, count, count // 1000)))
+        lab.client.delete("public.scanned", list(range(0, count, count // 1000)))
         flight = fl.connect(lab.child.location)
-        descriptor = fl.FlightDescriptor.for_path("main", "scanned")
+        descriptor = fl.FlightDescriptor.for_path("public", "scanned")
 
         def ours() -> float:
             ticket = flight.get_flight_info(descriptor).endpoints[0].ticket
@@ -140,7 +140,7 @@ def scans(*, quick: bool) -> Iterator[Result]:
             return count / seconds
 
         def spark() -> float:
-            query = f"SELECT *, _row_id FROM {lab.settings.catalog_name}.main.scanned"
+            query = f"SELECT *, _row_id FROM {lab.settings.catalog_name}.public.scanned"
             return count / timed(lambda: lab.spark.sql(query).toArrow())
 
         paths = lab.files("scanned")
@@ -154,7 +154,7 @@ def scans(*, quick: bool) -> Iterator[Result]:
             from pyiceberg.catalog.sql import SqlCatalog
 
             catalog = SqlCatalog(lab.settings.catalog_name, uri=lab.settings.database_uri)
-            return count / timed(lambda: catalog.load_table("main.scanned").scan().to_arrow())
+            return count / timed(lambda: catalog.load_table("public.scanned").scan().to_arrow())
 
         baselines = (
             ("Spark toArrow", spark, 10.0),
@@ -196,7 +196,7 @@ def _point(lab: Lab, count: int, files: int) -> Iterator[Result]:
         (", bare Flight", lambda: _looked_up(flight, wanted), lambda: _empty_call(flight), 2),
         (
             "",
-            lambda: lab.client.scan("main.looked_up", filter=col("id") == wanted).read_all(),
+            lambda: lab.client.scan("public.looked_up", filter=col("id") == wanted).read_all(),
             lab.client.version,
             3,
         ),
@@ -235,7 +235,7 @@ def _looked_up(flight: fl.FlightClient, wanted: int) -> pa.Table:
         "at_unit": "",
         "at_value": "",
     }
-    target = Target("", "main", Kind.TABLE, "looked_up")
+    target = Target("", "public", Kind.TABLE, "looked_up")
     body = pack({"descriptor": target.descriptor().encode(), "parameters": parameters})
     (answer,) = flight.do_action(fl.Action("endpoints", body))
     (endpoint,) = unpack(answer.body.to_pybytes())
@@ -251,15 +251,15 @@ def inserts(*, quick: bool) -> Iterator[Result]:
         staged = Path(lab.settings.warehouse).parent / "staged.parquet"
         pq.write_table(rows, staged)
         for table in ("big", "big_spark", "small", "small_spark"):
-            lab.client.create_table(f"main.{table}", rows.schema)
+            lab.client.create_table(f"public.{table}", rows.schema)
         name = lab.settings.catalog_name
 
         def spark_big() -> float:
             frame = lab.spark.read.schema(_COLUMNS).parquet(str(staged))
-            return 1 / timed(lambda: frame.writeTo(f"{name}.main.big_spark").append())
+            return 1 / timed(lambda: frame.writeTo(f"{name}.public.big_spark").append())
 
         found = compare(
-            lambda: 1 / timed(lambda: lab.client.insert("main.big", rows)), spark_big, rounds=1 if quick else 2
+            lambda: 1 / timed(lambda: lab.client.insert("public.big", rows)), spark_big, rounds=1 if quick else 2
         )
         yield Result(
             name=f"lake insert {count // 1_000_000}M rows",
@@ -271,8 +271,8 @@ def inserts(*, quick: bool) -> Iterator[Result]:
         )
         one = rows.slice(0, 1)
         found = compare(
-            lambda: 1 / timed(lambda: lab.client.insert("main.small", one)),
-            lambda: 1 / timed(lambda: lab.sql("INSERT INTO LAKE.main.small_spark VALUES (1L, 1.0D, 'n')")),
+            lambda: 1 / timed(lambda: lab.client.insert("public.small", one)),
+            lambda: 1 / timed(lambda: lab.sql("INSERT INTO LAKE.public.small_spark VALUES (1L, 1.0D, 'n')")),
             rounds=8 if quick else 20,
         )
         yield Result(
@@ -287,13 +287,13 @@ def inserts(*, quick: bool) -> Iterator[Result]:
 
 
 def _many_clients(lab: Lab, one: pa.Table, clients: int) -> Result:
-    alone = 10 / timed(lambda: [lab.client.insert("main.small", one) for _ in range(10)])
+    alone = 10 / timed(lambda: [lab.client.insert("public.small", one) for _ in range(10)])
     each = 5
 
     def run(_: int) -> None:
         with connect(lab.child.location) as client:
             for _ in range(each):
-                client.insert("main.small", one)
+                client.insert("public.small", one)
 
     with ThreadPoolExecutor(clients) as pool:
         together = clients * each / timed(lambda: list(pool.map(run, range(clients))))
@@ -315,7 +315,7 @@ def changes(*, quick: bool) -> Iterator[Result]:
 
         def update(table: str) -> float:
             row = pa.table({"rowid": pa.array([next(wanted)], pa.int64()), "v": [0.5]})
-            return 1 / timed(lambda: lab.client.update(f"main.{table}", row))
+            return 1 / timed(lambda: lab.client.update(f"public.{table}", row))
 
         found = compare(lambda: update("many"), lambda: update("few"), rounds=4 if quick else 8)
         yield Result(
@@ -338,12 +338,12 @@ def memory(*, quick: bool) -> Iterator[Result]:
             yield from block.to_batches(max_chunksize=65_536)
 
     with laboratory() as lab:
-        lab.client.create_table("main.streamed", schema)
+        lab.client.create_table("public.streamed", schema)
         filled_by_spark(lab, "wide", scanned, 20)
 
         def work() -> None:
-            lab.client.insert("main.streamed", pa.RecordBatchReader.from_batches(schema, batches()))
-            assert sum(batch.num_rows for batch in lab.client.scan("main.wide")) == scanned
+            lab.client.insert("public.streamed", pa.RecordBatchReader.from_batches(schema, batches()))
+            assert sum(batch.num_rows for batch in lab.client.scan("public.wide")) == scanned
 
         before = lab.child.resident_bytes()
         with peak_memory(lab.child) as grown:
@@ -362,8 +362,8 @@ def memory(*, quick: bool) -> Iterator[Result]:
 def start(*, quick: bool) -> Iterator[Result]:
     """From the command to the first row, on a warehouse that is there, while Spark is still starting."""
     with laboratory() as lab:
-        lab.client.create_table("main.there", _rows(1).schema)
-        lab.client.insert("main.there", _rows(10))
+        lab.client.create_table("public.there", _rows(1).schema)
+        lab.client.insert("public.there", _rows(10))
         port = 40_000 + uuid.uuid4().int % 10_000
         command = [
             sys.executable,
@@ -381,7 +381,7 @@ def start(*, quick: bool) -> Iterator[Result]:
             while True:
                 try:
                     with connect(f"grpc://127.0.0.1:{port}") as client:
-                        assert client.scan("main.there").read_all().num_rows == 10
+                        assert client.scan("public.there").read_all().num_rows == 10
                     break
                 except Exception:
                     if time.perf_counter() - begin > 60:

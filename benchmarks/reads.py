@@ -27,7 +27,7 @@ READERS = 8
 
 
 def _ticket(table: str, columns: tuple[str, ...] | None = None) -> bytes:
-    return Ticket(target=Target("lake", "main", Kind.TABLE, table), columns=columns).encode()
+    return Ticket(target=Target("lake", "public", Kind.TABLE, table), columns=columns).encode()
 
 
 def _read(client: Any, ticket: bytes) -> int:

@@ -24,7 +24,7 @@ LISTED_COLUMNS = 20
 def scan_server() -> Iterator[str]:
     from sparkport.app import Server
 
-    schema = CatalogBuilder("lake").schema("main")
+    schema = CatalogBuilder("lake").schema("public")
     for name, make in SCANS.items():
         schema.table(name, make())
     schema.scan_table("generated", GENERATED, lambda ctx, request: generated())
@@ -41,12 +41,12 @@ def listing_server() -> Iterator[str]:
 
     catalog = MemoryCatalog("lake")
     for number in range(LISTED_TABLES - 1):
-        catalog.create_table(f"main.table_{number}", _listed(number))
-    catalog.create_table("main.touched", _listed(LISTED_TABLES))
+        catalog.create_table(f"public.table_{number}", _listed(number))
+    catalog.create_table("public.touched", _listed(LISTED_TABLES))
 
     def touch(ctx: CallContext, body: bytes) -> list[bytes]:
-        catalog.drop_table("main.touched")
-        catalog.create_table("main.touched", _listed(LISTED_TABLES))
+        catalog.drop_table("public.touched")
+        catalog.create_table("public.touched", _listed(LISTED_TABLES))
         return []
 
     with Server(catalog, port=0, actions=[CustomAction("touch", touch)]) as server:
@@ -65,11 +65,11 @@ def write_server() -> Iterator[str]:
     from sparkport.memory import MemoryCatalog
 
     catalog = MemoryCatalog("lake")
-    catalog.create_table("main.items", SMALL)
+    catalog.create_table("public.items", SMALL)
 
     def empty(ctx: CallContext, body: bytes) -> list[bytes]:
-        catalog.drop_table("main.items")
-        catalog.create_table("main.items", SMALL)
+        catalog.drop_table("public.items")
+        catalog.create_table("public.items", SMALL)
         return []
 
     def nothing(ctx: CallContext, body: bytes) -> list[bytes]:

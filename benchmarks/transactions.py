@@ -43,14 +43,14 @@ def _changed(number: int) -> pa.Table:
 def _statements(here: Lab, fresh: Iterator[int], rounds: int) -> Iterator[Result]:
     """The second statement of a transaction, against the same one that commits itself."""
     kinds: dict[str, tuple[Callable[[Client, int], object], ...]] = {
-        "insert": (lambda client, number: client.insert("main.one", _new(number)),),
-        "update": (lambda client, number: client.update("main.one", _changed(number)),),
+        "insert": (lambda client, number: client.insert("public.one", _new(number)),),
+        "update": (lambda client, number: client.update("public.one", _changed(number)),),
     }
     for kind, (statement,) in kinds.items():
         ours, alone = [], []
         for _ in range(rounds):
             transaction = here.client.transaction()
-            transaction.insert("main.one", _new(next(fresh)))
+            transaction.insert("public.one", _new(next(fresh)))
             number = next(fresh)
             ours.append(timed(lambda: statement(transaction, number)))  # type: ignore[arg-type]  # noqa: B023
             transaction.rollback()
@@ -64,17 +64,17 @@ def _two_tables(here: Lab, fresh: Iterator[int], rounds: int) -> Iterator[Result
     def ours(*, moved: bool) -> float:
         number = next(fresh)
         transaction = here.client.transaction()
-        seconds = timed(lambda: transaction.insert("main.one", _new(number)))
-        seconds += timed(lambda: transaction.update("main.two", _changed(number)))
+        seconds = timed(lambda: transaction.insert("public.one", _new(number)))
+        seconds += timed(lambda: transaction.update("public.two", _changed(number)))
         if moved:
             for table in ("one", "two"):
-                here.client.insert(f"main.{table}", _new(next(fresh)))
+                here.client.insert(f"public.{table}", _new(next(fresh)))
         return seconds + timed(transaction.commit)
 
     def spark() -> float:
         number = next(fresh)
-        return timed(lambda: here.sql(f"INSERT INTO LAKE.main.spark_one VALUES ({number}L, 0.5D, 'new')")) + timed(
-            lambda: here.sql(f"UPDATE LAKE.main.spark_two SET v = {number} WHERE id = {number % _ROWS}")
+        return timed(lambda: here.sql(f"INSERT INTO LAKE.public.spark_one VALUES ({number}L, 0.5D, 'new')")) + timed(
+            lambda: here.sql(f"UPDATE LAKE.public.spark_two SET v = {number} WHERE id = {number % _ROWS}")
         )
 
     measured = [(ours(moved=False), ours(moved=True), spark()) for _ in range(rounds + 2)][2:]
@@ -89,7 +89,7 @@ def _together(here: Lab, each: int) -> Result:
     def run(client: Client, first: int) -> None:
         for number in range(first, first + each):
             with client.transaction() as transaction:
-                transaction.update("main.one", _changed(number))
+                transaction.update("public.one", _changed(number))
 
     alone = each / timed(lambda: run(here.client, 0))
     clients = [connect(here.child.location) for _ in range(_CLIENTS)]
@@ -117,13 +117,13 @@ def _many_tables(here: Lab, *, quick: bool) -> Result:
     with serving_in_child(lake_server) as child, connect(child.location) as client:
         for connected, count in ((here.client, few), (client, many)):
             for number in range(count):
-                connected.create_table(f"main.t{number}", schema)
-            connected.insert("main.t0", pa.table({"id": [1]}))
+                connected.create_table(f"public.t{number}", schema)
+            connected.insert("public.t0", pa.table({"id": [1]}))
 
         def read(connected: Client) -> float:
             def once() -> None:
                 with connected.transaction() as transaction:
-                    assert transaction.scan("main.t0").read_all().num_rows == 1
+                    assert transaction.scan("public.t0").read_all().num_rows == 1
 
             return timed(once)
 

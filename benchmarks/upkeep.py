@@ -53,7 +53,7 @@ def _measured(lakehouse: Lakehouse, count: int) -> Iterator[Result]:
         begin = time.perf_counter()
         _insert(many, _rows(number, number + 1))
         times.append(time.perf_counter() - begin)
-    lakehouse.maintenance.run(("main", "many"))
+    lakehouse.maintenance.run(("public", "many"))
     _insert(once, _rows(0, count))
     scans = compare(lambda: _scan(lakehouse, "many"), lambda: _scan(lakehouse, "once"), rounds=15)
     left, fresh = _left(lakehouse, "many"), _left(lakehouse, "once")
@@ -81,9 +81,9 @@ def _measured(lakehouse: Lakehouse, count: int) -> Iterator[Result]:
 
 
 def _table(lakehouse: Lakehouse, name: str) -> ChangeableTable:
-    schema = lakehouse.catalog.schema(CallContext(), "main")
+    schema = lakehouse.catalog.schema(CallContext(), "public")
     if not isinstance(schema, MutableSchema):
-        raise TypeError("the lakehouse has no schema 'main'")
+        raise TypeError("the lakehouse has no schema 'public'")
     table = schema.create_table(CallContext(), TableDefinition(name=name, columns=_SCHEMA))
     if not isinstance(table, ChangeableTable):
         raise TypeError("a table of the lakehouse takes no rows")
@@ -104,7 +104,7 @@ def _insert(table: ChangeableTable, rows: pa.RecordBatch) -> None:
 
 def _scan(lakehouse: Lakehouse, name: str) -> float:
     begin, ctx = time.perf_counter(), CallContext()
-    schema = lakehouse.catalog.schema(ctx, "main")
+    schema = lakehouse.catalog.schema(ctx, "public")
     table = None if schema is None else schema.table(ctx, name)
     if table is None:
         raise LookupError(name)
@@ -115,6 +115,6 @@ def _scan(lakehouse: Lakehouse, name: str) -> float:
 def _left(lakehouse: Lakehouse, name: str) -> tuple[str, int]:
     """What there is of a table on disk, in words, and the number of data files to read."""
     engine = lakehouse.engine
-    metadata = load(engine.files, engine.pointers.location(("main", name)) or "")
+    metadata = load(engine.files, engine.pointers.location(("public", name)) or "")
     read = len(plan(engine.files, metadata, metadata.main_snapshot_id).files)
     return f"{read} of {len(engine.files.list(metadata.location))}", read

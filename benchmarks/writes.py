@@ -17,9 +17,9 @@ from benchmarks.servers import write_server
 
 __all__ = ["exchange_insert", "exchange_returning", "small_inserts"]
 
-_PATH = flight.FlightDescriptor.for_path("lake", "main", "table", "items")
+_PATH = flight.FlightDescriptor.for_path("lake", "public", "table", "items")
 _PUT = flight.FlightDescriptor.for_command(
-    json.dumps({"operation": "insert", "schema_name": "main", "table_name": "items"}).encode()
+    json.dumps({"operation": "insert", "schema_name": "public", "table_name": "items"}).encode()
 )
 _NOTHING = flight.Action("nothing", b"")
 

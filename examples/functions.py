@@ -1,8 +1,8 @@
 """Functions of your own, called from SQL: one value per row, a table from arguments, and rows to rows.
 
-SELECT tools.main.with_tax(price, 0.19) FROM products;
-SELECT * FROM tools.main.countdown(3);
-SELECT * FROM tools.main.running_total((SELECT price FROM products));
+SELECT tools.public.with_tax(price, 0.19) FROM products;
+SELECT * FROM tools.public.countdown(3);
+SELECT * FROM tools.public.running_total((SELECT price FROM products));
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class RunningTotal(InOutCall):
 
 catalog = (
     CatalogBuilder("tools")
-    .schema("main")
+    .schema("public")
     .scalar_function(
         "with_tax", with_tax, [Parameter("price", pa.float64()), Parameter("rate", pa.float64())], pa.float64()
     )

@@ -14,7 +14,7 @@ orders = pa.table({"id": [10, 11, 12], "user_id": [1, 1, 3], "amount": [9.5, 20.
 
 catalog = (
     CatalogBuilder("shop")
-    .schema("main", comment="What the shop knows")
+    .schema("public", comment="What the shop knows")
     .table("users", users, comment="One row per customer")
     .table("orders", orders)
     .build()

@@ -228,7 +228,7 @@ class Settings:
     host: Annotated[str, TEXT, "Address to listen on; beyond loopback it needs TLS and authentication"] = "127.0.0.1"
     port: Annotated[int, PORT, "Port to listen on; 0 takes a free one"] = 50051
     catalog: Annotated[str, TEXT, "Name of the built-in catalog"] = "lake"
-    schema: Annotated[str, TEXT, "Name of the built-in catalog's default schema"] = "main"
+    schema: Annotated[str, TEXT, "Name of the built-in catalog's default schema"] = "public"
     engine: Annotated[str, ENGINE, "Where the built-in catalog keeps its tables"] = "lakehouse"
     warehouse: Annotated[str, TEXT, "Folder of the lakehouse's tables"] = "warehouse"
     catalog_uri: Annotated[

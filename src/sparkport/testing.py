@@ -2,7 +2,7 @@
 
 def test_users_are_served() -> None:
     with serving(my_catalog) as server, connect(server.location) as client:
-        assert client.scan("main.users").read_all().num_rows == 3
+        assert client.scan("public.users").read_all().num_rows == 3
 """
 
 from __future__ import annotations

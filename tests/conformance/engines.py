@@ -76,7 +76,7 @@ def never(reason: str) -> Gap:
 
 @dataclass(slots=True)
 class Ground:
-    """A catalog with the tables that a test asked for, in the schema ``main``."""
+    """A catalog with the tables that a test asked for, in the schema ``public``."""
 
     catalog: Catalog
     moment: Callable[[], datetime]
@@ -84,7 +84,7 @@ class Ground:
     ctx: CallContext = field(default_factory=CallContext)
 
     def table(self, name: str = "t") -> Table:
-        schema = self.catalog.schema(self.ctx, "main")
+        schema = self.catalog.schema(self.ctx, "public")
         assert schema is not None
         table = schema.table(self.ctx, name)
         assert table is not None
@@ -158,12 +158,12 @@ def _memory(tables: Mapping[str, pa.Table]) -> Ground:
     clock = _Clock()
     catalog = MemoryCatalog("lake", clock=clock)
     for name, rows in tables.items():
-        catalog.create_table(f"main.{name}", rows.schema, rows=rows)
+        catalog.create_table(f"public.{name}", rows.schema, rows=rows)
     return Ground(catalog, clock)
 
 
 def _static(tables: Mapping[str, pa.Table]) -> Ground:
-    schema = CatalogBuilder("lake").schema("main")
+    schema = CatalogBuilder("lake").schema("public")
     for name, rows in tables.items():
         schema.table(name, rows)
     return Ground(schema.build(), lambda: datetime.now(UTC))
@@ -177,7 +177,7 @@ def _lakehouse(tables: Mapping[str, pa.Table]) -> Ground:
     atexit.register(opened.close)
     ground = Ground(lake.catalog, _later)
     for name, rows in tables.items():
-        schema = lake.catalog.schema(ground.ctx, "main")
+        schema = lake.catalog.schema(ground.ctx, "public")
         assert isinstance(schema, MutableSchema)
         schema.create_table(ground.ctx, TableDefinition(name=name, columns=rows.schema))
         if rows.num_rows:

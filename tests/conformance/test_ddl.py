@@ -52,7 +52,7 @@ def mutable(ground: Ground) -> MutableCatalog:
     return ground.catalog
 
 
-def schema_of(ground: Ground, name: str = "main") -> MutableSchema:
+def schema_of(ground: Ground, name: str = "public") -> MutableSchema:
     schema = ground.catalog.schema(ground.ctx, name)
     assert isinstance(schema, MutableSchema)
     return schema
@@ -96,7 +96,7 @@ def test_a_schema_is_there_once_it_is_created_and_gone_when_it_is_dropped(engine
     ground = engine.make({})
     created = mutable(ground).create_schema(ground.ctx, "Shop", comment="things", tags={"team": "x"})
     assert (created.name, created.comment, dict(created.tags)) == ("Shop", "things", {"team": "x"})
-    assert {schema.name for schema in ground.catalog.schemas(ground.ctx)} == {"main", "Shop"}
+    assert {schema.name for schema in ground.catalog.schemas(ground.ctx)} == {"public", "Shop"}
     schema_of(ground, "shop").create_table(ground.ctx, TableDefinition(name="t", columns=IDS))
     mutable(ground).drop_schema(ground.ctx, "SHOP")
     assert ground.catalog.schema(ground.ctx, "Shop") is None

@@ -43,7 +43,7 @@ def rows_of(**columns: Sequence[Any]) -> pa.RecordBatch:
 class ContractClient:
     """All tables are in one schema. ``transaction`` is an id, or None for a call without one. Threads MAY share it."""
 
-    def __init__(self, location: str, *, schema: str = "main", timeout: float = 60.0) -> None:
+    def __init__(self, location: str, *, schema: str = "public", timeout: float = 60.0) -> None:
         self._connection = Connection(location, timeout=timeout)
         self._schema = schema
         self._schemas: dict[str, pa.Schema] = {}

@@ -64,12 +64,12 @@ class EngineUnderTest:
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def new_table(self, name: str, rows: pa.Table) -> str:
-        """A table with these rows, in the schema ``main``. The name that it got was never there before."""
+        """A table with these rows, in the schema ``public``. The name that it got was never there before."""
         name = f"{name}_{next(self._numbers)}"
         with self.connect() as client:
-            client.create_table(f"main.{name}", rows.schema)
+            client.create_table(f"public.{name}", rows.schema)
             if rows.num_rows:
-                client.insert(f"main.{name}", rows)
+                client.insert(f"public.{name}", rows)
         return name
 
     def connect(self) -> Client:
@@ -107,7 +107,7 @@ def lakehouse_engine() -> Iterator[EngineUnderTest]:
     ):
 
         def compact(table: str) -> int:
-            return opened.maintenance.run(("main", table), ("compact",)).counts.get("compacted_files", 0)
+            return opened.maintenance.run(("public", table), ("compact",)).counts.get("compacted_files", 0)
 
         yield EngineUnderTest(
             catalog=opened.catalog,

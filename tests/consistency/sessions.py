@@ -49,11 +49,11 @@ class Deferring(Calls):
         self._transaction = client.transaction(isolation=isolation.value)
 
     def read(self, table: str) -> list[Row]:
-        rows: list[Row] = self._transaction.scan(f"main.{table}", row_id=True).read_all().to_pylist()
+        rows: list[Row] = self._transaction.scan(f"public.{table}", row_id=True).read_all().to_pylist()
         return rows
 
     def update(self, table: str, rows: pa.RecordBatch) -> int:
-        return self._transaction.update(f"main.{table}", rows).count
+        return self._transaction.update(f"public.{table}", rows).count
 
     def commit(self) -> None:
         self._transaction.commit()

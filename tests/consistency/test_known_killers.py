@@ -57,14 +57,14 @@ class Setting:
 
     def rows(self) -> dict[int, int]:
         """What everybody sees, plain Spark too."""
-        found = self.client.scan(f"main.{self.table}", row_id=True).read_all().to_pylist()
+        found = self.client.scan(f"public.{self.table}", row_id=True).read_all().to_pylist()
         if self.engine.plain_spark is not None:
             assert _sorted(self.engine.plain_spark.rows(self.table, "key, value, _row_id AS rowid")) == _sorted(found)
         assert len({row["rowid"] for row in found}) == len(found), "a row id is there twice"
         return _by_key(found)
 
     def ids(self) -> dict[int, int]:
-        found = self.client.scan(f"main.{self.table}", row_id=True).read_all().to_pylist()
+        found = self.client.scan(f"public.{self.table}", row_id=True).read_all().to_pylist()
         return {row["key"]: row["rowid"] for row in found}
 
 
@@ -77,7 +77,7 @@ class Mine:
 
     @property
     def name(self) -> str:
-        return f"main.{self.setting.table}"
+        return f"public.{self.setting.table}"
 
     def found(self) -> dict[int, tuple[int, int]]:
         rows = self.transaction.scan(self.name, row_id=True).read_all().to_pylist()
@@ -217,7 +217,7 @@ def test_two_that_delete_nothing_and_insert_the_same_key(setting: Setting, isola
         mine.insert({77: value})
     done = at_once(*(mine.commits for mine in both))
     assert done.count(True) == winners
-    found = setting.client.scan(f"main.{setting.table}").read_all().to_pylist()
+    found = setting.client.scan(f"public.{setting.table}").read_all().to_pylist()
     values = sorted(row["value"] for row in found if row["key"] == 77)
     assert values == [value for value, won in enumerate(done, start=1) if won]
     assert len(found) == 10 + winners

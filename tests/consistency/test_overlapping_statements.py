@@ -28,7 +28,7 @@ class Setting:
         self.manager = self.catalog.transactions
 
     def table(self, ctx: CallContext) -> ChangeableTable:
-        schema = self.catalog.schema(ctx, "main")
+        schema = self.catalog.schema(ctx, "public")
         assert schema is not None
         table = schema.table(ctx, self.name)
         assert isinstance(table, ChangeableTable)

@@ -216,7 +216,7 @@ class FilledLakehouse:
         now = pointers.cut()
         for table in now.tables.keys() - self._tables.keys():
             pointers.drop(table)
-        for schema in now.schemas.keys() - {"main", "analytics"}:
+        for schema in now.schemas.keys() - {"public", "analytics"}:
             pointers.drop_schema(schema)
         for table, location in self._tables.items():
             if table not in now.tables:

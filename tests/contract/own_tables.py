@@ -250,9 +250,9 @@ class Served:
 
 @contextmanager
 def served(table: OwnTable, *, manager: bool = False) -> Iterator[Served]:
-    """The table as ``main.own`` of the catalog ``lake``."""
+    """The table as ``public.own`` of the catalog ``lake``."""
     transactions = RecordingManager(table) if manager else None
-    catalog = CatalogBuilder("lake", transactions=transactions).schema("main").add(table).build()
+    catalog = CatalogBuilder("lake", transactions=transactions).schema("public").add(table).build()
     with serving(catalog) as server:
         connection = Connection(server.location)
         yield Served(table, transactions, connection, server.location)

@@ -49,10 +49,10 @@ def test_the_compatibility_matrix(abilities: tuple[type[OwnTable], ...]) -> None
         with served(own_table(abilities)) as own:
             if method is None:
                 with refused("FAILED_PRECONDITION", f"table 'own' does not support {refusals[operation]}"):
-                    change(own.connection, operation, "main.own", rows)
+                    change(own.connection, operation, "public.own", rows)
                 assert own.calls == []
                 continue
-            count, _ = change(own.connection, operation, "main.own", rows)
+            count, _ = change(own.connection, operation, "public.own", rows)
             assert count == 2
             assert [call.method for call in own.calls] == [method]
 
@@ -61,9 +61,9 @@ def test_the_compatibility_matrix(abilities: tuple[type[OwnTable], ...]) -> None
 def test_the_compatibility_matrix_by_json(abilities: tuple[type[OwnTable], ...]) -> None:
     refusals = {"insert": "INSERT operations", "update": "UPDATE (no rowid)", "delete": "DELETE (no rowid)"}
     calls: dict[str, Any] = {
-        "insert": lambda own: own.json.insert("main.own", ROWS),
-        "update": lambda own: own.json.update("main.own", [3, 1], ROWS),
-        "delete": lambda own: own.json.delete("main.own", [3, 1]),
+        "insert": lambda own: own.json.insert("public.own", ROWS),
+        "update": lambda own: own.json.update("public.own", [3, 1], ROWS),
+        "delete": lambda own: own.json.delete("public.own", [3, 1]),
     }
     for operation, call in calls.items():
         method = expected_method(abilities, operation)
@@ -78,7 +78,7 @@ def test_the_compatibility_matrix_by_json(abilities: tuple[type[OwnTable], ...])
 
 def test_a_batch_update_gets_rows_with_the_row_id_column() -> None:
     with served(own_table([UpdatesBatches, Updates])) as own:
-        change(own.connection, "update", "main.own", CHANGES)
+        change(own.connection, "update", "public.own", CHANGES)
         (call,) = own.calls
         assert call.rows == [{"name": "x", "rowid": 3}, {"name": "y", "rowid": 1}]
         assert own.table.rows[3]["name"] == "x"
@@ -86,7 +86,7 @@ def test_a_batch_update_gets_rows_with_the_row_id_column() -> None:
 
 def test_a_legacy_update_gets_ids_and_stripped_rows() -> None:
     with served(own_table([Updates])) as own:
-        change(own.connection, "update", "main.own", CHANGES)
+        change(own.connection, "update", "public.own", CHANGES)
         (call,) = own.calls
         assert (call.ids, call.rows) == ([3, 1], [{"name": "x"}, {"name": "y"}])
         assert own.table.rows[1]["name"] == "y"
@@ -94,21 +94,21 @@ def test_a_legacy_update_gets_ids_and_stripped_rows() -> None:
 
 def test_a_batch_delete_gets_the_row_id_column() -> None:
     with served(own_table([DeletesBatches, Deletes])) as own:
-        change(own.connection, "delete", "main.own", IDS)
+        change(own.connection, "delete", "public.own", IDS)
         assert own.calls[0].rows == [{"rowid": 3}, {"rowid": 1}]
         assert sorted(own.table.rows) == [0, 2, 4]
 
 
 def test_a_legacy_delete_gets_ids() -> None:
     with served(own_table([Deletes])) as own:
-        change(own.connection, "delete", "main.own", IDS)
+        change(own.connection, "delete", "public.own", IDS)
         assert own.calls[0].ids == [3, 1]
 
 
 def test_by_json_the_server_adds_the_row_id_column_for_batch_tables() -> None:
     with served(own_table([UpdatesBatches, DeletesBatches])) as own:
-        own.json.update("main.own", [3, 1], ROWS)
-        own.json.delete("main.own", [0])
+        own.json.update("public.own", [3, 1], ROWS)
+        own.json.delete("public.own", [0])
         assert [row["rowid"] for row in own.calls[0].rows] == [3, 1]
         assert own.calls[1].rows == [{"rowid": 0}]
 
@@ -120,7 +120,7 @@ def test_ids_are_taken_from_any_position_and_type(position: int, kind: pa.DataTy
     columns = [("id", pa.array([7, 8])), ("name", pa.array(["x", "y"]))]
     columns.insert(position, ("rowid", pa.array([4, 2], kind)))
     with served(own_table([ability])) as own:
-        assert change(own.connection, "update", "main.own", pa.table(dict(columns)))[0] == 2
+        assert change(own.connection, "update", "public.own", pa.table(dict(columns)))[0] == 2
         assert own.table.rows[4] == {"id": 7, "name": "x"}
         assert own.table.rows[2] == {"id": 8, "name": "y"}
 
@@ -130,7 +130,7 @@ def test_a_marked_column_is_the_row_id_whatever_its_name(ability: type[OwnTable]
     marked = pa.field("key", pa.int64(), metadata={"is_rowid": "true"})
     rows = pa.table([pa.array([2]), pa.array(["x"])], schema=pa.schema([marked, ("name", pa.string())]))
     with served(own_table([ability], row_id="key")) as own:
-        count, back = change(own.connection, "update", "main.own", rows, returning=True)
+        count, back = change(own.connection, "update", "public.own", rows, returning=True)
         assert count == 1
         assert back is not None
         assert back.to_pylist() == [{"key": 2, "name": "x"}]
@@ -162,14 +162,14 @@ def test_vr_002_a_row_id_column_of_another_type(lake: Lake, operation: str, kind
 
 def test_vr_004_no_options_are_default_options() -> None:
     with served(own_table([Inserts])) as own:
-        change(own.connection, "insert", "main.own", ROWS)
+        change(own.connection, "insert", "public.own", ROWS)
         assert own.calls[0].options == DMLOptions(returning=False, returning_columns=())
 
 
 def test_a_table_is_called_once_for_a_whole_stream() -> None:
     with served(own_table(ALL)) as own:
-        change(own.connection, "insert", "main.own", _Chunks(ROWS, 3))
-        change(own.connection, "delete", "main.own", _Chunks(pa.table({"rowid": [0]}), 1))
+        change(own.connection, "insert", "public.own", _Chunks(ROWS, 3))
+        change(own.connection, "delete", "public.own", _Chunks(pa.table({"rowid": [0]}), 1))
         assert [(call.method, len(call.rows)) for call in own.calls] == [("insert", 6), ("delete_batches", 1)]
 
 
@@ -188,7 +188,7 @@ def test_a_table_that_leaves_rows_unread_ends_well() -> None:
             return super().insert(ctx, pa.table({"id": [1], "name": ["x"]}).to_reader(), options)
 
     with served(Lazy()) as own:
-        assert change(own.connection, "insert", "main.own", _Chunks(ROWS, 5))[0] == 1
+        assert change(own.connection, "insert", "public.own", _Chunks(ROWS, 5))[0] == 1
 
 
 def test_the_readers_of_a_table_are_closed() -> None:
@@ -200,6 +200,6 @@ def test_the_readers_of_a_table_are_closed() -> None:
             return super().insert(ctx, rows, options)
 
     with served(Keeping()) as own:
-        change(own.connection, "insert", "main.own", ROWS)
+        change(own.connection, "insert", "public.own", ROWS)
     with pytest.raises((OSError, pa.ArrowInvalid, StopIteration)):
         kept[0].read_next_batch()

@@ -47,7 +47,7 @@ def test_the_options_that_duckdb_leads_to(
     ability: type[OwnTable], operation: str, rows: pa.Table, columns: tuple[str, ...], returning: bool
 ) -> None:
     with served(own_table([ability])) as own:
-        count, back = change(own.connection, operation, "main.own", rows, returning=returning)
+        count, back = change(own.connection, operation, "public.own", rows, returning=returning)
         assert count == 2
         assert own.calls[0].options == (DMLOptions(True, columns) if returning else DMLOptions())
         assert (back is None) is not returning
@@ -56,9 +56,9 @@ def test_the_options_that_duckdb_leads_to(
 @pytest.mark.parametrize(
     ("call", "columns"),
     [
-        (lambda own, **more: own.json.insert("main.own", ROWS, **more), ("id", "name")),
-        (lambda own, **more: own.json.update("main.own", [3, 1], ROWS, **more), ("id", "name")),
-        (lambda own, **more: own.json.delete("main.own", [3, 1], **more), ()),
+        (lambda own, **more: own.json.insert("public.own", ROWS, **more), ("id", "name")),
+        (lambda own, **more: own.json.update("public.own", [3, 1], ROWS, **more), ("id", "name")),
+        (lambda own, **more: own.json.delete("public.own", [3, 1], **more), ()),
     ],
 )
 def test_the_options_that_json_leads_to(call: Any, columns: tuple[str, ...]) -> None:
@@ -78,7 +78,7 @@ def test_returning_columns_are_handed_on_and_answered(lake: Lake) -> None:
     assert answer.rows is not None
     assert answer.rows.to_pylist() == [{"rowid": 5, "name": "new10"}]
     with served(own_table([Inserts])) as own:
-        back = own.json.insert("main.own", ROWS, returning=True, returning_columns=["name"]).rows
+        back = own.json.insert("public.own", ROWS, returning=True, returning_columns=["name"]).rows
         assert own.calls[0].options == DMLOptions(True, ("name",))
         assert back is not None
         assert back.to_pylist() == [{"name": "a"}, {"name": "b"}]
@@ -159,14 +159,14 @@ def test_a_users_table_decides_what_a_missing_id_means() -> None:
     with served(own_table([Deletes])) as own:
         own.table.failure = KeyError(99)
         with pytest.raises(AirportError) as failure:
-            own.json.delete("main.own", [99])
+            own.json.delete("public.own", [99])
         assert failure.value.code.name == "INTERNAL"
 
 
 @pytest.mark.parametrize("ability", [Updates, UpdatesBatches])
 def test_the_server_puts_the_row_id_back_for_duckdb(ability: type[OwnTable]) -> None:
     with served(own_table([ability])) as own:
-        _, back = change(own.connection, "update", "main.own", CHANGES, returning=True)
+        _, back = change(own.connection, "update", "public.own", CHANGES, returning=True)
         assert back is not None
         assert back.to_pylist() == CHANGES.to_pylist()
 
@@ -176,14 +176,14 @@ def test_a_table_that_returns_too_many_rows_fails_the_statement() -> None:
     table.extra_returned = 1
     with served(table, manager=True) as own:
         with pytest.raises(AirportError, match="INTERNAL: table 'own' returned 3 rows for 2"):
-            change(own.connection, "insert", "main.own", ROWS, returning=True)
+            change(own.connection, "insert", "public.own", ROWS, returning=True)
         assert len(own.table.rows) == 5
 
 
 def test_returning_with_batches_of_no_rows_is_answered_in_step() -> None:
     empty = CHANGES.schema.empty_table().to_batches() or [pa.RecordBatch.from_pylist([], CHANGES.schema)]
     with served(own_table([Updates])) as own:
-        with open_exchange(own.connection, "update", "main.own", CHANGES.schema, returning=True) as exchange:
+        with open_exchange(own.connection, "update", "public.own", CHANGES.schema, returning=True) as exchange:
             exchange.write(empty[0])
             assert exchange.read().num_rows == 0
             exchange.write(CHANGES.to_batches()[0])

@@ -116,7 +116,7 @@ def test_the_lifecycle_as_drawn() -> None:
     with served(own_table(ALL), manager=True) as own:
         assert own.manager is not None
         transaction = own.json.begin()
-        own.json.inside(transaction).insert("main.own", ROWS)
+        own.json.inside(transaction).insert("public.own", ROWS)
         assert own.manager.log == [("begin", "tx1"), ("commit", "tx1")]
         assert own.calls[0].transaction == "tx1"
         assert own.json.status(transaction) == "committed"
@@ -128,11 +128,11 @@ def test_the_error_case_as_drawn() -> None:
         assert own.manager is not None
         transaction = own.json.begin()
         with refused("INVALID_ARGUMENT", "column mismatch: table has 2 columns, input has 1"):
-            own.json.inside(transaction).insert("main.own", ROWS.select(["id"]))
+            own.json.inside(transaction).insert("public.own", ROWS.select(["id"]))
         assert own.manager.log == [("begin", "tx1"), ("rollback", "tx1")]
         assert own.json.status(transaction) == "aborted"
         with refused("FAILED_PRECONDITION", "transaction 'tx1' is not active (state: aborted)"):
-            own.json.inside(transaction).insert("main.own", ROWS)
+            own.json.inside(transaction).insert("public.own", ROWS)
 
 
 def test_the_example_inserts_then_deletes_then_finds_committed(lake: Lake) -> None:
@@ -143,8 +143,8 @@ def test_the_example_inserts_then_deletes_then_finds_committed(lake: Lake) -> No
     with served(own_table(ALL), manager=True) as own:
         assert own.manager is not None
         inside = own.json.inside(own.json.begin())
-        inside.insert("main.own", ROWS)
-        inside.delete("main.own", [1])
+        inside.insert("public.own", ROWS)
+        inside.delete("public.own", [1])
         assert inside.status("tx1") == "committed"
         assert own.manager.log == [("begin", "tx1"), ("commit", "tx1"), ("commit", "tx1")]
 
@@ -156,7 +156,7 @@ def test_every_failure_of_an_operation_rolls_back(fails: str) -> None:
         inside = own.json.inside(own.json.begin())
         own.table.failure = RuntimeError("broken") if fails == "table" else None
         rows = ROWS.select(["id"]) if fails == "schema" else ROWS
-        name = "main.nothing" if fails == "lookup" else "main.own"
+        name = "public.nothing" if fails == "lookup" else "public.own"
         with pytest.raises(AirportError):
             inside.delete(name, [1]) if fails == "ability" else inside.insert(name, rows)
         assert own.manager.log == [("begin", "tx1"), ("rollback", "tx1")]
@@ -167,7 +167,7 @@ def test_a_call_that_cannot_be_understood_is_no_operation() -> None:
     with served(own_table(ALL), manager=True) as own:
         inside = own.json.inside(own.json.begin())
         with refused("INVALID_ARGUMENT", "body lacks the key 'table_name'"):
-            inside.action("delete", {"schema_name": "main"})
+            inside.action("delete", {"schema_name": "public"})
         assert inside.status("tx1") == "active"
 
 
@@ -177,12 +177,12 @@ def test_a_commit_that_fails_fails_the_operation_and_leaves_nothing_open() -> No
         own.manager.commit_failure = RuntimeError("disk full")
         inside = own.json.with_header("x-statement-id", "s1").inside(own.json.begin())
         with pytest.raises(AirportError, match="INTERNAL"):
-            inside.insert("main.own", ROWS)
+            inside.insert("public.own", ROWS)
         assert own.manager.log == [("begin", "tx1"), ("commit", "tx1"), ("rollback", "tx1")]
         assert (len(own.table.rows), own.table.staged) == (5, {})
         own.manager.commit_failure = None
         again = own.json.with_header("x-statement-id", "s1").inside(own.json.begin())
-        assert again.insert("main.own", ROWS).affected_rows == 2
+        assert again.insert("public.own", ROWS).affected_rows == 2
         assert len(own.table.rows) == 7, "a statement that was never committed was taken for a repeat"
 
 
@@ -190,7 +190,7 @@ def test_an_unknown_transaction(lake: Lake) -> None:
     with refused("NOT_FOUND", "transaction 'nobody' not found"):
         lake.json.inside("nobody").insert("analytics.events", events(10))
     with served(own_table(ALL), manager=True) as own, refused("NOT_FOUND", "transaction 'nobody' not found"):
-        own.json.inside("nobody").insert("main.own", ROWS)
+        own.json.inside("nobody").insert("public.own", ROWS)
 
 
 def test_the_managers_own_states_are_believed() -> None:
@@ -199,7 +199,7 @@ def test_the_managers_own_states_are_believed() -> None:
         transaction = own.json.begin()
         own.manager.states[transaction] = TransactionState.ABORTED
         with refused("FAILED_PRECONDITION", "transaction 'tx1' is not active (state: aborted)"):
-            own.json.inside(transaction).delete("main.own", [1])
+            own.json.inside(transaction).delete("public.own", [1])
         assert own.manager.log == [("begin", "tx1")]
 
 
@@ -211,7 +211,7 @@ def test_after_an_explicit_end_a_users_manager_gets_no_more_operations(end: str)
         getattr(own.json, end)(transaction)
         state = {"commit": "committed", "rollback": "aborted"}[end]
         with refused("FAILED_PRECONDITION", f"transaction 'tx1' is not active (state: {state})"):
-            own.json.inside(transaction).insert("main.own", ROWS)
+            own.json.inside(transaction).insert("public.own", ROWS)
         assert own.manager.log == [("begin", "tx1"), (end, "tx1")]
 
 
@@ -261,7 +261,7 @@ def test_returning_is_called_per_batch_and_commits_at_the_end(
     with served(own_table([ability]), manager=True) as own:
         assert own.manager is not None
         before = {row_id: dict(row) for row_id, row in own.table.rows.items()}
-        with open_exchange(own.connection, operation, "main.own", rows.schema, returning=True) as exchange:
+        with open_exchange(own.connection, operation, "public.own", rows.schema, returning=True) as exchange:
             for batch in OneByOne(rows):
                 exchange.write(batch)
                 assert exchange.read().num_rows == 1
@@ -279,7 +279,7 @@ def test_returning_rolls_back_when_a_later_batch_fails(ability: type[OwnTable], 
         assert own.manager is not None
         before = {row_id: dict(row) for row_id, row in own.table.rows.items()}
         first, second = OneByOne(rows)
-        with open_exchange(own.connection, operation, "main.own", rows.schema, returning=True) as exchange:
+        with open_exchange(own.connection, operation, "public.own", rows.schema, returning=True) as exchange:
             exchange.write(first)
             exchange.read()
             own.table.failure = RuntimeError("broken")
@@ -294,7 +294,7 @@ def test_returning_inside_the_callers_transaction_uses_that_one() -> None:
     with served(own_table([Inserts]), manager=True) as own:
         assert own.manager is not None
         headers = [("airport-transaction-id", own.json.begin())]
-        change(own.connection, "insert", "main.own", OneByOne(ROWS), returning=True, headers=headers)
+        change(own.connection, "insert", "public.own", OneByOne(ROWS), returning=True, headers=headers)
         assert own.manager.log == [("begin", "tx1"), ("commit", "tx1")]
         assert [call.transaction for call in own.calls] == ["tx1", "tx1"]
 
@@ -305,16 +305,16 @@ def test_returning_without_a_manager_works_for_one_batch_and_says_so_clearly_for
         "The first batch of this statement has been changed, the rest has not"
     )
     with served(own_table([Inserts])) as own:
-        assert change(own.connection, "insert", "main.own", ROWS, returning=True)[0] == 2
+        assert change(own.connection, "insert", "public.own", ROWS, returning=True)[0] == 2
         with refused("UNIMPLEMENTED", message):
-            change(own.connection, "insert", "main.own", OneByOne(ROWS), returning=True)
+            change(own.connection, "insert", "public.own", OneByOne(ROWS), returning=True)
         assert len(own.table.rows) == 8
 
 
 def test_without_returning_no_transaction_is_begun_for_a_users_table() -> None:
     with served(own_table([Inserts]), manager=True) as own:
         assert own.manager is not None
-        change(own.connection, "insert", "main.own", OneByOne(ROWS))
-        own.json.insert("main.own", ROWS, returning=True)
+        change(own.connection, "insert", "public.own", OneByOne(ROWS))
+        own.json.insert("public.own", ROWS, returning=True)
         assert own.manager.log == []
         assert [len(call.rows) for call in own.calls] == [2, 2]

@@ -187,12 +187,12 @@ def test_a_null_among_the_values_of_a_dictionary_is_a_null(lake: Lake) -> None:
 )
 def test_reserved_column_names_are_refused_at_create(name: str) -> None:
     with pytest.raises(InvalidArgument, match=f"column name '{name}' is reserved"):
-        MemoryCatalog().create_table("main.t", pa.schema([(name, pa.int64())]))
+        MemoryCatalog().create_table("public.t", pa.schema([(name, pa.int64())]))
 
 
 def test_columns_that_differ_by_case_only_are_refused_at_create() -> None:
     with pytest.raises(InvalidArgument, match="column 'A' is given twice"):
-        MemoryCatalog().create_table("main.t", pa.schema([("a", pa.int64()), ("A", pa.int64())]))
+        MemoryCatalog().create_table("public.t", pa.schema([("a", pa.int64()), ("A", pa.int64())]))
 
 
 def test_a_server_with_several_catalogs_needs_the_name(lake: Lake) -> None:

@@ -225,7 +225,7 @@ def test_returning_of_a_users_table_that_ends_early_rolls_back(
     with served(own_table([ability]), manager=True) as own, connected(own.location, how) as connection:
         assert own.manager is not None
         before = {row_id: dict(row) for row_id, row in own.table.rows.items()}
-        exchange = open_exchange(connection, operation, "main.own", schema, returning=True)
+        exchange = open_exchange(connection, operation, "public.own", schema, returning=True)
         try:
             for number in range(WHERE[where] + 1):
                 exchange.write(own_batch(schema, number))
@@ -246,7 +246,7 @@ def test_a_users_table_that_reads_when_the_client_goes_is_told_and_changes_nothi
 ) -> None:
     with served(own_table([ability])) as own, connected(own.location, how) as connection:
         before = {row_id: dict(row) for row_id, row in own.table.rows.items()}
-        exchange = open_exchange(connection, operation, "main.own", schema)
+        exchange = open_exchange(connection, operation, "public.own", schema)
         try:
             exchange.write(own_batch(schema, 0))
             assert own.table.entered.acquire(timeout=WAIT)
@@ -277,7 +277,7 @@ def test_a_users_table_that_swallows_the_failure_of_its_input_is_not_believed() 
     for kind in (Forgiving, Wrapping):
         with served(kind(), manager=True) as own:
             headers = [("x-transaction-id", own.json.begin())]
-            with open_exchange(own.connection, "insert", "main.own", schema, headers=headers) as exchange:
+            with open_exchange(own.connection, "insert", "public.own", schema, headers=headers) as exchange:
                 exchange.write(own_batch(schema, 0))
                 for message in batch_messages(pa.record_batch({"id": [1], "name": ["x"]})):
                     exchange._messages.send(message[:-3])
@@ -302,7 +302,7 @@ def test_after_the_end_of_input_the_status_tells_whether_it_happened(how: str) -
         schema = OWN[0][2]
         transaction = own.json.begin()
         headers = [("x-transaction-id", transaction)]
-        exchange = open_exchange(connection, "insert", "main.own", schema, headers=headers)
+        exchange = open_exchange(connection, "insert", "public.own", schema, headers=headers)
         try:
             exchange.write(own_batch(schema, 0))
             exchange.done_writing()

@@ -139,13 +139,13 @@ def test_an_id_of_one_caller_is_not_that_of_another_and_tables_know_who_calls() 
             callers.append(ctx.identity.subject)
             return super().insert(ctx, rows, options)
 
-    catalog = CatalogBuilder("lake").schema("main").add(Knowing()).build()
+    catalog = CatalogBuilder("lake").schema("public").add(Knowing()).build()
     rows = pa.table({"id": [1], "name": ["x"]})
     with serving(catalog, authenticator=ByToken()) as server:
         connection = Connection(server.location)
         for caller in ("ann", "bob", "ann"):
             client = JsonClient(connection, [("authorization", f"Bearer {caller}"), ("x-statement-id", "s1")])
-            assert client.insert("main.own", rows).affected_rows == 1
+            assert client.insert("public.own", rows).affected_rows == 1
         connection.close()
     assert callers == ["ann", "bob"]
 

@@ -404,9 +404,9 @@ def test_without_a_manager_the_header_is_unimplemented_for_row_changes() -> None
     with served(own_table([Inserts, Updates, Deletes])) as own:
         inside = own.json.inside("anything")
         with refused("UNIMPLEMENTED", "transaction manager not configured"):
-            inside.delete("main.own", [1])
+            inside.delete("public.own", [1])
         with refused("UNIMPLEMENTED", "transaction manager not configured"):
-            change(own.connection, "delete", "main.own", ids(1), headers=in_tx("anything"))
+            change(own.connection, "delete", "public.own", ids(1), headers=in_tx("anything"))
         assert own.calls == []
 
 
@@ -414,5 +414,5 @@ def test_without_a_manager_the_header_is_ignored_by_scans() -> None:
     with served(own_table([])) as own:
         attached = DuckDBClient(own.location).attach("lake")
         attached.transaction_id, attached._in_transaction = "anything", True
-        assert attached.scan("main.own", ["id"]).rows.num_rows == 5
+        assert attached.scan("public.own", ["id"]).rows.num_rows == 5
         attached.client.connection.close()

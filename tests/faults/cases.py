@@ -92,7 +92,7 @@ def cases(seed: int, count: int = 100) -> list[Case]:
 def run(case: Case, rig: Rig, *, spark_rows: Callable[[str], Rows] | None = None) -> Outcome:
     """Raises AssertionError when something does not hold. The server runs, or can be started, afterwards."""
     rig.start()
-    table = f"main.t_{uuid.uuid4().hex[:8]}"
+    table = f"public.t_{uuid.uuid4().hex[:8]}"
     if case.operation in CHANGES:
         return _change(case, rig, table, spark_rows)
     return _ddl(case, rig, table)
@@ -175,7 +175,7 @@ def _ddl(case: Case, rig: Rig, table: str) -> Outcome:
     hold(outcome.happened or not outcome.acknowledged, "an acknowledged change is lost")
     check_clean(rig)
     if case.operation == "create" and not outcome.happened:
-        left = list((rig.warehouse / "main").glob(f"{table.partition('.')[2]}-*/metadata/*"))
+        left = list((rig.warehouse / "public").glob(f"{table.partition('.')[2]}-*/metadata/*"))
         hold(not left, f"left behind: {left}")
     try:
         _alter(case.operation, rig, table, new)
@@ -200,7 +200,7 @@ def _alter(operation: str, rig: Rig, table: str, new: str) -> None:
 
 def _altered(operation: str, rig: Rig, table: str, new: str) -> bool:
     """Whether it has happened; raises when it has in part."""
-    names = {f"main.{found.name}" for found in rig.client.tables()}
+    names = {f"public.{found.name}" for found in rig.client.tables()}
     if operation == "add column":
         columns = rig.client.describe(table).schema.names
         hold(columns in (["id", "v"], ["id", "v", "w"]), f"columns: {columns}")

@@ -52,7 +52,7 @@ def transaction_cases(seed: int, count: int = 200) -> list[Case]:
 def run_transaction(case: Case, rig: Rig, *, spark_rows: Callable[[str], Rows] | None = None) -> Outcome:
     """Raises AssertionError when something does not hold. The server runs, or can be started, afterwards."""
     rig.start()
-    tables = [f"main.x_{uuid.uuid4().hex[:8]}" for _ in range(2)]
+    tables = [f"public.x_{uuid.uuid4().hex[:8]}" for _ in range(2)]
     for table in tables:
         rig.client.create_table(table, SCHEMA)
         rig.change(table, Change.INSERT, _rows(BASE))

@@ -40,8 +40,8 @@ def scan(ctx, request):
         pass
     yield pa.record_batch({"n": [2]})
 
-catalog = CatalogBuilder("slow").schema("main").scan_table("numbers", SCHEMA, scan).build()
-several = [catalog, CatalogBuilder("other").schema("main").build()]
+catalog = CatalogBuilder("slow").schema("public").scan_table("numbers", SCHEMA, scan).build()
+several = [catalog, CatalogBuilder("other").schema("public").build()]
 nothing = []
 number = 7
 
@@ -139,7 +139,7 @@ def test_without_an_argument_the_built_in_catalog_is_served() -> None:
 
 def test_a_module_in_the_working_folder_is_served(folder: Path) -> None:
     with slow(folder) as server, connect(server.location) as client:
-        assert [(table.schema_name, table.name) for table in client.tables()] == [("main", "numbers")]
+        assert [(table.schema_name, table.name) for table in client.tables()] == [("public", "numbers")]
 
 
 @pytest.mark.parametrize("target", ["slow:several", "slow:make", "slow.py:make"])
@@ -153,7 +153,7 @@ def test_lists_functions_and_paths_are_served_too(target: str, folder: Path) -> 
 )
 def test_the_examples_are_served_by_module_and_by_path(target: str) -> None:
     with serve(target) as server, connect(server.location) as client:
-        assert client.call("main.with_tax", [100.0], [0.5]).to_pylist() == [150.0]
+        assert client.call("public.with_tax", [100.0], [0.5]).to_pylist() == [150.0]
 
 
 def test_settings_come_from_the_file_the_environment_and_flags(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_a_signal_ends_the_server_well(number: signal.Signals) -> None:
 
 def test_a_running_stream_finishes_after_the_signal_and_no_new_call_is_taken(folder: Path) -> None:
     with slow(folder) as server, connect(server.location) as client:
-        batches = iter(client.scan("main.numbers"))
+        batches = iter(client.scan("public.numbers"))
         assert next(batches).to_pydict() == {"n": [1]}
         server.process.send_signal(signal.SIGTERM)
         while not refuses_calls(server.location):  # the call that comes first may still be taken
@@ -208,7 +208,7 @@ def test_a_running_stream_finishes_after_the_signal_and_no_new_call_is_taken(fol
 
 def test_a_stream_that_never_ends_does_not_hold_up_the_exit_for_ever(folder: Path) -> None:
     with slow(folder, "--grace-seconds", "0") as server, connect(server.location) as client:
-        stuck = iter(client.scan("main.numbers"))
+        stuck = iter(client.scan("public.numbers"))
         assert next(stuck).to_pydict() == {"n": [1]}
         server.wait_for_log("at the gate")
         assert server.stop() == 0
@@ -217,7 +217,7 @@ def test_a_stream_that_never_ends_does_not_hold_up_the_exit_for_ever(folder: Pat
 
 def test_a_second_signal_exits_at_once(folder: Path) -> None:
     with slow(folder) as server, connect(server.location) as client:
-        stuck = iter(client.scan("main.numbers"))
+        stuck = iter(client.scan("public.numbers"))
         assert next(stuck).to_pydict() == {"n": [1]}
         server.wait_for_log("at the gate")
         server.process.send_signal(signal.SIGINT)
@@ -323,15 +323,15 @@ def test_status_tells_catalogs_and_versions(folder: Path) -> None:
 def test_list_shows_tables_with_columns_and_functions() -> None:
     with serve("examples.functions:catalog") as server:
         assert run("list", server.location).stdout.splitlines() == [
-            "tools.main.with_tax scalar function",
-            "tools.main.countdown table function",
-            "tools.main.running_total table function",
+            "tools.public.with_tax scalar function",
+            "tools.public.countdown table function",
+            "tools.public.running_total table function",
         ]
     with serve() as server, connect(server.location) as client:
-        client.create_table("main.hello", pa.schema([("id", pa.int64()), ("greeting", pa.string())]))
+        client.create_table("public.hello", pa.schema([("id", pa.int64()), ("greeting", pa.string())]))
         assert (
             run("list", server.location).stdout.splitlines()[0]
-            == "lake.main.hello (id int64, greeting string, rowid int64)"
+            == "lake.public.hello (id int64, greeting string, rowid int64)"
         )
 
 

@@ -60,7 +60,7 @@ def echo(ctx: CallContext, body: bytes) -> list[bytes]:
 def client() -> Iterator[Client]:
     catalog = (
         CatalogBuilder("shop")
-        .schema("main", comment="the usual", tags={"tier": "gold"})
+        .schema("public", comment="the usual", tags={"tier": "gold"})
         .table("users", USERS, comment="people")
         .table("items", ITEMS)
         .add(Versions())
@@ -88,7 +88,7 @@ def client() -> Iterator[Client]:
         .schema("empty")
         .build()
     )
-    other = CatalogBuilder("other").schema("main").table("things", USERS).build()
+    other = CatalogBuilder("other").schema("public").table("things", USERS).build()
     with (
         serving(catalog, other, actions=[CustomAction("echo", echo, "says it again")]) as server,
         connect(server.location, catalog="shop") as client,
@@ -97,26 +97,31 @@ def client() -> Iterator[Client]:
 
 
 def test_schemas_come_with_comment_tags_and_which_is_the_default(client: Client) -> None:
-    main, odd, empty = client.schemas()
-    assert (main.name, main.comment, dict(main.tags), main.is_default) == ("main", "the usual", {"tier": "gold"}, True)
+    public, odd, empty = client.schemas()
+    assert (public.name, public.comment, dict(public.tags), public.is_default) == (
+        "public",
+        "the usual",
+        {"tier": "gold"},
+        True,
+    )
     assert (odd.name, odd.comment, odd.is_default) == ("odd.schema", None, False)
     assert empty.name == "empty"
 
 
 def test_tables_are_listed_with_the_columns_that_a_scan_returns(client: Client) -> None:
     users, items, versions, odd = client.tables()
-    assert (users.catalog, users.schema_name, users.name, users.comment) == ("shop", "main", "users", "people")
+    assert (users.catalog, users.schema_name, users.name, users.comment) == ("shop", "public", "users", "people")
     assert users.schema.equals(USERS.schema, check_metadata=True)
     assert not users.row_id
     assert items.row_id
     assert items.schema.names == ["item"]
     assert items.schema.metadata == {b"owner": b"me"}
-    assert versions.full_name == "shop.main.versions"
+    assert versions.full_name == "shop.public.versions"
     assert odd.full_name == 'shop."odd.schema"."a ""table"""'
 
 
 def test_tables_of_one_schema_are_found_without_regard_to_case(client: Client) -> None:
-    assert [table.name for table in client.tables("MAIN")] == ["users", "items", "versions"]
+    assert [table.name for table in client.tables("PUBLIC")] == ["users", "items", "versions"]
     assert client.tables("empty") == []
 
 
@@ -128,7 +133,7 @@ def test_an_unknown_schema_is_an_error_and_not_an_empty_list(client: Client) -> 
 
 
 def test_functions_are_listed_with_kind_and_parameters(client: Client) -> None:
-    double, repeat, passing = client.functions("main")
+    double, repeat, passing = client.functions("public")
     assert (double.kind, double.comment, double.stability) == (FunctionKind.SCALAR, "twice as much", "consistent")
     assert double.parameters == (Parameter("x", pa.int64()),)
     assert double.schema.types == [pa.int64()]
@@ -136,11 +141,11 @@ def test_functions_are_listed_with_kind_and_parameters(client: Client) -> None:
     assert repeat.parameters == (Parameter("n", ANY), Parameter("loud", pa.bool_(), named=True))
     assert passing.kind is FunctionKind.IN_OUT
     assert passing.parameters == (Parameter("rows", table=True),)
-    assert passing.full_name == "shop.main.pass"
+    assert passing.full_name == "shop.public.pass"
 
 
 def test_describe_knows_the_number_of_rows(client: Client) -> None:
-    table = client.describe("main.users")
+    table = client.describe("public.users")
     assert (table.total_records, table.comment, table.schema) == (3, "people", USERS.schema)
     assert client.describe("versions").total_records is None
 
@@ -193,7 +198,8 @@ def test_an_unknown_action_is_unsupported_whatever_its_name(client: Client) -> N
 
 
 @pytest.mark.parametrize(
-    "name", ["users", "main.users", "shop.main.users", "MAIN.Users", '"main"."users"', ("users",), ("main", "users")]
+    "name",
+    ["users", "public.users", "shop.public.users", "PUBLIC.Users", '"public"."users"', ("users",), ("public", "users")],
 )
 def test_a_table_is_found_under_each_of_its_names(client: Client, name: str | tuple[str, ...]) -> None:
     assert client.describe(name).name == "users"
@@ -205,28 +211,30 @@ def test_names_with_dots_and_quotes_can_be_written(client: Client, name: str | t
 
 
 def test_another_catalog_is_reached_by_its_name(client: Client) -> None:
-    assert client.describe("other.main.things").catalog == "other"
-    with pytest.raises(NotFound, match=r"table 'main\.things' not found"):
-        client.describe("main.things")
+    assert client.describe("other.public.things").catalog == "other"
+    with pytest.raises(NotFound, match=r"table 'public\.things' not found"):
+        client.describe("public.things")
 
 
 def test_what_is_not_there_is_named_in_the_servers_own_words(client: Client) -> None:
     with pytest.raises(NotFound) as table:
-        client.scan("main.nobody")
-    assert str(table.value) == "table 'main.nobody' not found"
+        client.scan("public.nobody")
+    assert str(table.value) == "table 'public.nobody' not found"
     with pytest.raises(NotFound, match=r"^schema 'nowhere' not found$"):
         client.describe("nowhere.users")
     with pytest.raises(NotFound, match="catalog 'mars' not found"):
-        client.describe("mars.main.users")
+        client.describe("mars.public.users")
 
 
-@pytest.mark.parametrize("name", ["", ".", "main.", ".users", "a.b.c.d", '"open', '"a"b', 'a"b', (), ("",), ("a",) * 4])
+@pytest.mark.parametrize(
+    "name", ["", ".", "public.", ".users", "a.b.c.d", '"open', '"a"b', 'a"b', (), ("",), ("a",) * 4]
+)
 def test_a_name_that_is_none_is_refused(name: str | tuple[str, ...]) -> None:
     with pytest.raises(InvalidArgument, match="name"):
         parse_name(name)
 
 
-@pytest.mark.parametrize("parts", [("", "", "x"), ("", "main", "x y"), ("c.d", 'q"q', "ü.1")])
+@pytest.mark.parametrize("parts", [("", "", "x"), ("", "public", "x y"), ("c.d", 'q"q', "ü.1")])
 def test_a_printed_name_reads_back(parts: tuple[str, str, str]) -> None:
     assert parse_name(str(Name(*parts))) == Name(*parts)
 
@@ -258,7 +266,7 @@ def test_a_broken_listing_is_refused(answer: bytes) -> None:
 
 
 def test_a_server_that_talks_nonsense_is_to_blame_not_the_caller() -> None:
-    catalog = CatalogBuilder().schema("main").table("users", USERS).build()
+    catalog = CatalogBuilder().schema("public").table("users", USERS).build()
     with serving(catalog) as server, connect(server.location) as client:
         client._connection.single_action = lambda name, body: b"\xc1"  # type: ignore[method-assign]
         with pytest.raises(InternalError, match="the server's catalog listing cannot be read"):

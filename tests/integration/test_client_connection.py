@@ -50,7 +50,7 @@ USERS = pa.table({"id": [1, 2, 3]})
 
 
 def catalog(name: str = "lake") -> Catalog:
-    return CatalogBuilder(name).schema("main").table("users", USERS).build()
+    return CatalogBuilder(name).schema("public").table("users", USERS).build()
 
 
 def tokens() -> StaticTokens:
@@ -63,7 +63,7 @@ def tokens() -> StaticTokens:
 def test_the_right_token_opens_the_door_and_is_shown_nowhere(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with serving(catalog(), authenticator=tokens()) as server, connect(server.location, token=TOKEN) as client:
-        assert client.scan("main.users").read_all() == USERS
+        assert client.scan("public.users").read_all() == USERS
         assert TOKEN not in repr(client)
         assert TOKEN not in repr(vars(client._connection))
     assert TOKEN not in caplog.text
@@ -111,7 +111,7 @@ def test_the_servers_side_knows_catalog_session_and_client() -> None:
     ):
         assert client.action("look") == []
         client.action("look")
-        assert client.describe("main.users").catalog == "b"
+        assert client.describe("public.users").catalog == "b"
         assert repr(client) == f"Client(location='{server.location}', catalog='b')"
     first, second = seen
     assert first.catalog == "b"
@@ -122,7 +122,7 @@ def test_the_servers_side_knows_catalog_session_and_client() -> None:
 
 def test_a_catalog_may_have_a_name_that_no_header_can_hold() -> None:
     with serving(catalog("Müller"), catalog("other")) as server, connect(server.location, catalog="Müller") as client:
-        assert client.scan("main.users").read_all() == USERS
+        assert client.scan("public.users").read_all() == USERS
         assert [table.catalog for table in client.tables()] == ["Müller"]
 
 

@@ -32,12 +32,12 @@ COLUMNS = pa.schema(
 @pytest.fixture
 def client() -> Iterator[Client]:
     with serving(MemoryCatalog("lake")) as server, connect(server.location) as client:
-        client.create_table("main.users", COLUMNS)
-        client.insert("main.users", [{"id": 1, "name": "ann", "at": {"city": "Rome", "zip": "1"}}])
+        client.create_table("public.users", COLUMNS)
+        client.insert("public.users", [{"id": 1, "name": "ann", "at": {"city": "Rome", "zip": "1"}}])
         yield client
 
 
-def rows(client: Client, table: str = "main.users") -> list[dict[str, object]]:
+def rows(client: Client, table: str = "public.users") -> list[dict[str, object]]:
     found: list[dict[str, object]] = client.scan(table).read_all().to_pylist()
     return found
 
@@ -59,7 +59,7 @@ def test_schemas_are_created_listed_and_dropped(client: Client) -> None:
 
 
 def test_a_created_table_is_described_with_all_that_was_said_about_it(client: Client) -> None:
-    made = client.create_table("lake.main.goods", COLUMNS, checks=["id > 0", "name <> ''"], comment="things")
+    made = client.create_table("lake.public.goods", COLUMNS, checks=["id > 0", "name <> ''"], comment="things")
     for info in (made, client.describe("goods"), next(table for table in client.tables() if table.name == "goods")):
         assert info.schema.equals(COLUMNS, check_metadata=True)
         assert (info.checks, info.comment, info.row_id) == (("id > 0", "name <> ''"), "things", True)
@@ -70,34 +70,34 @@ def test_a_created_table_is_described_with_all_that_was_said_about_it(client: Cl
 
 
 def test_a_described_table_can_be_made_again_from_its_description(client: Client) -> None:
-    first = client.create_table("main.one", COLUMNS, checks=["id > 0"])
-    second = client.create_table("main.two", first.schema, checks=first.checks)
+    first = client.create_table("public.one", COLUMNS, checks=["id > 0"])
+    second = client.create_table("public.two", first.schema, checks=first.checks)
     assert second.schema.equals(first.schema, check_metadata=True)
     assert second.checks == first.checks
 
 
 def test_a_name_that_is_taken_is_an_error_is_ignored_or_is_replaced(client: Client) -> None:
     other = pa.schema([("x", pa.int8())])
-    with pytest.raises(AlreadyExists, match=r"table 'main\.users' already exists"):
-        client.create_table("main.users", other)
-    assert client.create_table("main.users", other, on_conflict="ignore").schema.names == COLUMNS.names
-    assert client.create_table("main.users", other, on_conflict="replace").schema.names == ["x"]
+    with pytest.raises(AlreadyExists, match=r"table 'public\.users' already exists"):
+        client.create_table("public.users", other)
+    assert client.create_table("public.users", other, on_conflict="ignore").schema.names == COLUMNS.names
+    assert client.create_table("public.users", other, on_conflict="replace").schema.names == ["x"]
     with pytest.raises(InvalidArgument, match="error, ignore or replace"):
-        client.create_table("main.users", other, on_conflict="update")
+        client.create_table("public.users", other, on_conflict="update")
     with pytest.raises(InvalidArgument, match="a list of conditions"):
-        client.create_table("main.t", other, checks="x > 0")
+        client.create_table("public.t", other, checks="x > 0")
 
 
 def test_tables_are_renamed_and_dropped(client: Client) -> None:
-    assert client.rename_table("users", "people").full_name == "main.people"
+    assert client.rename_table("users", "people").full_name == "public.people"
     assert len(rows(client, "people")) == 1
     client.drop_table("PEOPLE")
     client.drop_table("people")  # the same session, a moment ago: an answer that was lost is asked for so
     client.drop_table("nothing", if_exists=True)
     with pytest.raises(NotFound):
         client.describe("people")
-    with pytest.raises(NotFound, match=r"table 'main\.nothing' not found"):
-        client.drop_table("main.nothing")
+    with pytest.raises(NotFound, match=r"table 'public\.nothing' not found"):
+        client.drop_table("public.nothing")
 
 
 def test_columns_are_added_renamed_widened_and_dropped(client: Client) -> None:
@@ -161,7 +161,7 @@ def test_a_transaction_is_not_the_place_for_it_and_sees_what_was_there(client: C
     with pytest.raises(NotFound, match="has been dropped"):
         tx.insert("users", [{"id": 9, "at": None}])
     tx.rollback()
-    assert client.tables("main") == []
+    assert client.tables("public") == []
 
 
 def test_a_transaction_that_wrote_to_a_table_that_others_altered_is_not_committed(client: Client) -> None:

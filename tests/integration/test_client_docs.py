@@ -28,7 +28,7 @@ def test_the_examples_run_one_after_the_other(capsys: pytest.CaptureFixture[str]
     number = pa.int64()
     catalog = (
         CatalogBuilder()
-        .schema("main")
+        .schema("public")
         .table("users", users)
         .scalar_function(
             "add",
@@ -57,7 +57,7 @@ def test_the_examples_run_one_after_the_other(capsys: pytest.CaptureFixture[str]
     assert names["sums"].to_pylist() == [11, 12, 13]
     assert names["rows"].to_pydict() == {"v": ["x", "x", "x"]}
     assert names["upper"].to_pydict() == {"id": [6, 8], "name": ["BOB", "CID"]}
-    assert capsys.readouterr().out.endswith("table 'main.nobody' not found\n")
+    assert capsys.readouterr().out.endswith("table 'public.nobody' not found\n")
 
 
 @pytest.mark.parametrize("code", [code for code in Code if code is not Code.INTERNAL])

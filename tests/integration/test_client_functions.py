@@ -71,7 +71,7 @@ def client() -> Iterator[Client]:
     x, y = Parameter("x", pa.int32()), Parameter("y", pa.int32())
     catalog = (
         CatalogBuilder()
-        .schema("main")
+        .schema("public")
         .scalar_function("add", lambda ctx, args: pc.add(args["x"], args["y"]), [x, y], pa.int32())
         .scalar_function("one", lambda ctx, args: pa.array([1] * args.num_rows), [], pa.int64())
         .scalar_function(
@@ -119,7 +119,7 @@ def client() -> Iterator[Client]:
     ],
 )
 def test_a_scalar_function_takes_columns_of_all_sorts(client: Client, args: tuple[object, ...]) -> None:
-    found = client.call("main.add", *args)
+    found = client.call("public.add", *args)
     assert found.type == pa.int32()
     assert found.to_pylist() == [11, 22, 33]
 
@@ -172,15 +172,15 @@ def test_errors_of_a_function_arrive_as_they_were_raised(client: Client) -> None
 def test_unknown_functions_are_not_found(client: Client) -> None:
     for call in (
         lambda: client.call("nope", 1),
-        lambda: client.call_table("main.nope"),
+        lambda: client.call_table("public.nope"),
         lambda: client.call_in_out("nope", [], ROWS),
     ):
-        with pytest.raises(NotFound, match=r"function 'main\.nope' not found"):
+        with pytest.raises(NotFound, match=r"function 'public\.nope' not found"):
             call()
 
 
 def test_a_table_function_takes_positional_and_named_arguments(client: Client) -> None:
-    assert client.call_table("main.repeat", 2).read_all().to_pydict() == {"n": [7, 7]}
+    assert client.call_table("public.repeat", 2).read_all().to_pydict() == {"n": [7, 7]}
     assert client.call_table("repeat", 3, value=1).read_all().to_pydict() == {"n": [1, 1, 1]}
     assert client.call_table("repeat", times=pa.scalar(1), value=2).read_all().to_pydict() == {"n": [2]}
     assert client.call_table("nothing").read_all() == NUMBERS.empty_table()
@@ -226,7 +226,7 @@ def batched() -> Iterator[pa.RecordBatch]:
     "rows", [ROWS, ROWS.to_batches()[0], ROWS.to_reader(), ROWS.to_batches(max_chunksize=1), batched()]
 )
 def test_rows_of_all_sorts_go_in_and_come_out(client: Client, rows: pa.Table) -> None:
-    assert client.call_in_out("main.same", [], rows).read_all() == ROWS
+    assert client.call_in_out("public.same", [], rows).read_all() == ROWS
 
 
 def test_an_in_out_function_may_answer_much_little_and_at_the_end(client: Client) -> None:

@@ -100,27 +100,27 @@ class Parts(Table):
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    catalog = CatalogBuilder().schema("main").table("users", USERS).table("items", ITEMS).build()
+    catalog = CatalogBuilder().schema("public").table("users", USERS).table("items", ITEMS).build()
     with serving(catalog) as server, connect(server.location) as client:
         yield client
 
 
 def test_a_scan_returns_the_table_as_it_is(client: Client) -> None:
-    result = client.scan("main.users")
+    result = client.scan("public.users")
     assert result.schema.equals(USERS.schema, check_metadata=True)
     assert str(result.read_all().to_pylist()) == str(USERS.to_pylist())
 
 
 def test_only_the_columns_asked_for_come_back_in_that_order(client: Client) -> None:
-    found = client.scan("main.users", columns=["tags", "ID"]).read_all()
+    found = client.scan("public.users", columns=["tags", "ID"]).read_all()
     assert found == USERS.select(["tags", "id"])
 
 
 def test_a_scan_without_columns_still_counts(client: Client) -> None:
-    assert client.scan("main.users", columns=[]).read_all().num_rows == 5
-    assert client.scan("main.users", columns=[], filter=col("id") > 2).read_all().num_rows == 2
+    assert client.scan("public.users", columns=[]).read_all().num_rows == 5
+    assert client.scan("public.users", columns=[], filter=col("id") > 2).read_all().num_rows == 2
     always = Predicate(Literal(True, BOOLEAN))
-    assert client.scan("main.users", columns=[], filter=always).read_all().num_rows == 5
+    assert client.scan("public.users", columns=[], filter=always).read_all().num_rows == 5
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_the_filter_is_pushed_down_and_applied_again_to_what_comes() -> None:
         return pa.table({"a": [1, 2, 3], "b": [4, 5, 6], "c": [7, 8, 9]})
 
     schema = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("c", pa.int64())])
-    catalog = CatalogBuilder().schema("main").scan_table("t", schema, careless).build()
+    catalog = CatalogBuilder().schema("public").scan_table("t", schema, careless).build()
     with serving(catalog) as server, connect(server.location) as client:
         found = client.scan("t", columns=["c"], filter=col("a") >= 2).read_all()
     assert found == pa.table({"c": [8, 9]})
@@ -163,7 +163,7 @@ def test_the_filter_is_pushed_down_and_applied_again_to_what_comes() -> None:
 
 def test_columns_that_arrow_cannot_filter_are_filtered_all_the_same() -> None:
     rows = pa.table({"a": [1, 2, 3, 4, 5], "v": pa.array(["p", "q", None, "s", "t"], pa.string_view())})
-    catalog = CatalogBuilder().schema("main").scan_table("t", rows.schema, lambda ctx, request: rows).build()
+    catalog = CatalogBuilder().schema("public").scan_table("t", rows.schema, lambda ctx, request: rows).build()
     with serving(catalog) as server, connect(server.location) as client:
         some = client.scan("t", filter=col("a").isin([1, 3, 4])).read_all()
         none = client.scan("t", filter=col("a") > 5).read_all()
@@ -260,7 +260,7 @@ def test_a_table_that_changes_between_plan_and_read_is_noticed() -> None:
             return pa.table({"n": pa.array([], self.kind)})
 
     table = Changing()
-    with serving(CatalogBuilder().schema("main").add(table).build()) as server, connect(server.location) as client:
+    with serving(CatalogBuilder().schema("public").add(table).build()) as server, connect(server.location) as client:
         scan = client.scan("changing")
         table.kind = pa.string()
         with pytest.raises(FailedPrecondition, match="column 'n' has changed"):
@@ -273,7 +273,7 @@ def test_a_table_that_changes_between_plan_and_read_is_noticed() -> None:
 @pytest.fixture
 def endless() -> Iterator[tuple[Client, Endless]]:
     table = Endless()
-    catalog = CatalogBuilder().schema("main").scan_table("endless", NUMBERS, table.scan).build()
+    catalog = CatalogBuilder().schema("public").scan_table("endless", NUMBERS, table.scan).build()
     with serving(catalog) as server, connect(server.location) as client:
         yield client, table
 
@@ -348,7 +348,7 @@ def test_a_scan_closed_by_another_thread_does_not_look_complete(endless: tuple[C
 
 def test_parts_are_read_in_parallel_and_come_in_order() -> None:
     table = Parts(parts=11, batches=20)
-    with serving(CatalogBuilder().schema("main").add(table).build()) as server, connect(server.location) as client:
+    with serving(CatalogBuilder().schema("public").add(table).build()) as server, connect(server.location) as client:
         found = client.scan("parts").read_all().column("n").to_pylist()
         filtered = client.scan("parts", filter=col("n") >= 10_000).read_all().column("n").to_pylist()
     assert found == [part * 1000 + batch for part in range(11) for batch in range(20)]
@@ -358,7 +358,7 @@ def test_parts_are_read_in_parallel_and_come_in_order() -> None:
 
 def test_a_table_without_parts_has_no_rows() -> None:
     with (
-        serving(CatalogBuilder().schema("main").add(Parts(0, 0)).build()) as server,
+        serving(CatalogBuilder().schema("public").add(Parts(0, 0)).build()) as server,
         connect(server.location) as client,
     ):
         assert client.scan("parts").read_all() == NUMBERS.empty_table()
@@ -366,7 +366,7 @@ def test_a_table_without_parts_has_no_rows() -> None:
 
 def test_an_error_in_one_part_is_raised_after_the_rows_before_it_and_all_parts_are_closed() -> None:
     table = Parts(parts=6, batches=5, broken=1)
-    with serving(CatalogBuilder().schema("main").add(table).build()) as server, connect(server.location) as client:
+    with serving(CatalogBuilder().schema("public").add(table).build()) as server, connect(server.location) as client:
         batches = iter(client.scan("parts"))
         seen = [next(batches).column("n")[0].as_py() for _ in range(6)]
         with pytest.raises(Conflict, match=r"^part 1 is gone$"):
@@ -377,7 +377,7 @@ def test_an_error_in_one_part_is_raised_after_the_rows_before_it_and_all_parts_a
 
 def test_abandoned_parts_are_all_closed_and_their_threads_end() -> None:
     table = Parts(parts=6, batches=100_000)
-    with serving(CatalogBuilder().schema("main").add(table).build()) as server, connect(server.location) as client:
+    with serving(CatalogBuilder().schema("public").add(table).build()) as server, connect(server.location) as client:
         for _ in client.scan("parts"):
             break
         workers = [thread for thread in threading.enumerate() if thread.name.startswith("sparkport-scan-")]
@@ -389,7 +389,7 @@ def test_abandoned_parts_are_all_closed_and_their_threads_end() -> None:
 
 def test_parts_closed_by_another_thread_do_not_look_complete() -> None:
     table = Parts(parts=3, batches=100_000)
-    with serving(CatalogBuilder().schema("main").add(table).build()) as server, connect(server.location) as client:
+    with serving(CatalogBuilder().schema("public").add(table).build()) as server, connect(server.location) as client:
         scan = client.scan("parts")
         batches = iter(scan)
         next(batches)

@@ -52,8 +52,8 @@ def clock() -> Clock:
 @pytest.fixture
 def catalog(clock: Clock) -> MemoryCatalog:
     catalog = MemoryCatalog(clock=clock)
-    catalog.create_table("main.users", USERS)
-    catalog.create_table("main.orders", USERS)
+    catalog.create_table("public.users", USERS)
+    catalog.create_table("public.orders", USERS)
     return catalog
 
 
@@ -69,14 +69,14 @@ def client(server: Server) -> Iterator[Client]:
         yield client
 
 
-def names(session: Client | Transaction, table: str = "main.users") -> list[str]:
+def names(session: Client | Transaction, table: str = "public.users") -> list[str]:
     found: list[str] = session.scan(table).read_all().column("name").to_pylist()
     return found
 
 
 def rename(session: Client | Transaction, old: str, new: str) -> int:
-    found = session.scan("main.users", columns=[], filter=col("name") == old, row_id=True).read_all()
-    return session.update("main.users", found.append_column("name", [[new] * found.num_rows])).count
+    found = session.scan("public.users", columns=[], filter=col("name") == old, row_id=True).read_all()
+    return session.update("public.users", found.append_column("name", [[new] * found.num_rows])).count
 
 
 def within(client: Client, *steps: Callable[[Transaction], object]) -> None:
@@ -91,7 +91,7 @@ def fail(tx: Transaction) -> None:
 
 
 def insert_two(tx: Transaction) -> None:
-    tx.insert("main.users", TWO)
+    tx.insert("public.users", TWO)
 
 
 # One transaction
@@ -99,21 +99,21 @@ def insert_two(tx: Transaction) -> None:
 
 def test_changes_in_two_tables_are_seen_by_others_at_one_instant(client: Client) -> None:
     with client.transaction() as tx:
-        assert tx.insert("main.users", TWO).count == 2
-        assert tx.insert("main.orders", [ANN], returning=True).count == 1
+        assert tx.insert("public.users", TWO).count == 2
+        assert tx.insert("public.orders", [ANN], returning=True).count == 1
         assert rename(tx, "ann", "anna") == 1
         assert sorted(names(tx)) == ["anna", "bob"]
-        assert names(tx, "main.orders") == ["ann"]
-        assert names(client) == names(client, "main.orders") == []
+        assert names(tx, "public.orders") == ["ann"]
+        assert names(client) == names(client, "public.orders") == []
         assert tx.status() is TransactionState.ACTIVE
     assert sorted(names(client)) == ["anna", "bob"]
-    assert names(client, "main.orders") == ["ann"]
+    assert names(client, "public.orders") == ["ann"]
     assert tx.status() is TransactionState.COMMITTED
 
 
 def test_a_transaction_sees_the_state_of_its_beginning(client: Client) -> None:
     with client.transaction() as tx:
-        client.insert("main.users", [ANN])
+        client.insert("public.users", [ANN])
         assert names(tx) == []
     assert names(client) == ["ann"]
 
@@ -137,19 +137,19 @@ def test_the_exception_is_raised_as_it_is_when_the_server_is_gone_too(catalog: M
 
 def test_a_transaction_may_be_ended_by_hand_once(client: Client) -> None:
     with client.transaction() as tx:
-        tx.insert("main.users", [ANN])
+        tx.insert("public.users", [ANN])
         tx.commit()
         tx.commit()
         assert names(client) == ["ann"]
         with pytest.raises(FailedPrecondition, match=r"is not active \(state: committed\)"):
-            tx.insert("main.users", [BOB])
+            tx.insert("public.users", [BOB])
         with pytest.raises(FailedPrecondition, match=r"is not active \(state: committed\)"):
             tx.rollback()
     with client.transaction() as tx:
-        tx.insert("main.users", [BOB])
+        tx.insert("public.users", [BOB])
         tx.rollback()
         tx.rollback()
-        for change in (tx.commit, lambda: tx.delete("main.users", [0])):
+        for change in (tx.commit, lambda: tx.delete("public.users", [0])):
             with pytest.raises(FailedPrecondition, match=rf"transaction '{tx.id}' is not active \(state: aborted\)"):
                 change()
     assert names(client) == ["ann"]
@@ -160,7 +160,7 @@ def test_a_statement_that_failed_aborts_the_transaction_even_if_its_error_is_cau
 
     def caught(tx: Transaction) -> None:
         with pytest.raises(ConstraintViolation):
-            tx.insert("main.users", [{"id": None, "name": "x"}])
+            tx.insert("public.users", [{"id": None, "name": "x"}])
 
     with pytest.raises(FailedPrecondition, match="aborted by an earlier failure in it: NOT NULL"):
         within(client, begun.append, insert_two, caught)
@@ -175,7 +175,7 @@ def test_rows_that_fail_at_the_client_abort_the_transaction_too(client: Client) 
 
     def caught(tx: Transaction) -> None:
         with pytest.raises(ZeroDivisionError):
-            tx.insert("main.users", failing())
+            tx.insert("public.users", failing())
 
     with pytest.raises(FailedPrecondition, match="earlier failure"):
         within(client, insert_two, caught)
@@ -184,9 +184,9 @@ def test_rows_that_fail_at_the_client_abort_the_transaction_too(client: Client) 
 
 def test_a_failed_read_aborts_nothing(client: Client) -> None:
     with client.transaction() as tx:
-        tx.insert("main.users", [ANN])
+        tx.insert("public.users", [ANN])
         with pytest.raises(NotFound):
-            tx.scan("main.nobody")
+            tx.scan("public.nobody")
     assert names(client) == ["ann"]
 
 
@@ -203,14 +203,14 @@ def test_an_idle_transaction_expires(client: Client, clock: Clock) -> None:
 def test_a_transaction_names_its_catalog_where_there_are_several(catalog: MemoryCatalog) -> None:
     with serving(MemoryCatalog("other"), catalog) as server, connect(server.location, catalog="lake") as client:
         with client.transaction() as tx:
-            tx.insert("main.users", TWO)
+            tx.insert("public.users", TWO)
         assert tx.status() is TransactionState.COMMITTED
         assert names(client) == ["ann", "bob"]
 
 
 def test_a_server_without_transactions_is_told_as_unsupported() -> None:
     with (
-        serving(CatalogBuilder().schema("main").table("users", TWO).build()) as server,
+        serving(CatalogBuilder().schema("public").table("users", TWO).build()) as server,
         connect(server.location) as client,
         pytest.raises(Unsupported, match="transaction manager not configured"),
     ):
@@ -228,7 +228,7 @@ def test_only_known_isolations_and_attempts_are_taken(client: Client) -> None:
 
 
 def test_the_first_to_commit_wins(client: Client) -> None:
-    client.insert("main.users", TWO)
+    client.insert("public.users", TWO)
     begun: list[Transaction] = []
     with pytest.raises(Conflict, match="users"):
         within(client, begun.append, lambda tx: rename(tx, "ann", "anna"), lambda tx: rename(client, "ann", "annie"))
@@ -240,9 +240,9 @@ def test_the_first_to_commit_wins(client: Client) -> None:
 def test_only_a_serializable_transaction_minds_changes_to_what_it_has_read(client: Client, isolation: str) -> None:
     def run() -> None:
         with client.transaction(isolation=isolation) as tx:
-            names(tx, "main.orders")
-            tx.insert("main.users", [ANN])
-            client.insert("main.orders", [BOB])
+            names(tx, "public.orders")
+            tx.insert("public.users", [ANN])
+            client.insert("public.orders", [BOB])
 
     if isolation == "serializable":
         with pytest.raises(Conflict):
@@ -253,7 +253,7 @@ def test_only_a_serializable_transaction_minds_changes_to_what_it_has_read(clien
 
 
 def test_a_function_is_run_again_from_its_start_after_a_conflict(client: Client) -> None:
-    client.insert("main.users", TWO)
+    client.insert("public.users", TWO)
     seen: list[list[str]] = []
 
     def change(tx: Transaction) -> str:
@@ -286,7 +286,7 @@ def test_other_errors_end_a_function_at_once(client: Client) -> None:
 
     def change(tx: Transaction) -> None:
         runs.append(tx.id)
-        tx.insert("main.users", TWO)
+        tx.insert("public.users", TWO)
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -296,11 +296,11 @@ def test_other_errors_end_a_function_at_once(client: Client) -> None:
 
 
 def test_many_threads_lose_no_change_of_one_row(client: Client) -> None:
-    client.insert("main.users", [{"id": 0, "name": "counter"}])
+    client.insert("public.users", [{"id": 0, "name": "counter"}])
 
     def add(tx: Transaction) -> None:
-        row = tx.scan("main.users", row_id=True).read_all().to_pylist()[0]
-        tx.update("main.users", [{"rowid": row["rowid"], "id": row["id"] + 1}])
+        row = tx.scan("public.users", row_id=True).read_all().to_pylist()[0]
+        tx.update("public.users", [{"rowid": row["rowid"], "id": row["id"] + 1}])
 
     threads = [
         threading.Thread(target=lambda: client.run_transaction(add, attempts=50, isolation="serializable"))
@@ -310,7 +310,7 @@ def test_many_threads_lose_no_change_of_one_row(client: Client) -> None:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert client.scan("main.users", columns=["id"]).read_all().to_pydict() == {"id": [6]}
+    assert client.scan("public.users", columns=["id"]).read_all().to_pydict() == {"id": [6]}
 
 
 # Answers that are lost: of statements
@@ -374,7 +374,7 @@ class Losing(MemoryTable):
 
     def __init__(self, catalog: MemoryCatalog) -> None:
         super().__init__(catalog._store.create("losing", USERS), store=catalog._store, transactions=catalog._manager)
-        catalog.add("main", self)
+        catalog.add("public", self)
         self.before: Any = lambda: None
         self.after: Any = lambda: None
         self.statements = 0
@@ -407,7 +407,7 @@ def proxy(server: Server) -> Iterator[Proxy]:
 
 
 def held_rows(client: Client) -> int:
-    return int(client.scan("main.losing").read_all().num_rows)
+    return int(client.scan("public.losing").read_all().num_rows)
 
 
 @pytest.mark.parametrize("rows", [TWO, [ANN, BOB], TWO.to_batches(max_chunksize=1), TWO.to_pandas()], ids=str)
@@ -416,7 +416,7 @@ def test_a_lost_answer_is_asked_for_again_and_nothing_is_done_twice(
 ) -> None:
     losing.after = proxy.cut
     with connect(proxy.location) as through:
-        assert through.insert("main.losing", rows).count == 2
+        assert through.insert("public.losing", rows).count == 2
     assert losing.statements == 1
     assert held_rows(client) == 2
 
@@ -433,7 +433,7 @@ def test_a_statement_that_still_runs_when_it_is_sent_again_is_waited_for(
 
     losing.after = cut_and_hold
     with connect(proxy.location) as through:
-        assert through.insert("main.losing", TWO).count == 2
+        assert through.insert("public.losing", TWO).count == 2
     assert losing.statements == 1
     assert held_rows(client) == 2
 
@@ -445,14 +445,14 @@ def test_an_answer_that_cannot_be_asked_for_again_leaves_the_outcome_unknown(
     losing.after = proxy.cut
     rows = TWO if returning else TWO.to_reader()
     with connect(proxy.location) as through, pytest.raises(OutcomeUnknown, match="INSERT of 'losing' has happened"):
-        through.insert("main.losing", rows, returning=returning)
+        through.insert("public.losing", rows, returning=returning)
     assert held_rows(client) == 2
 
 
 def test_the_outcome_is_unknown_when_the_server_is_gone_for_good(client: Client, losing: Losing, proxy: Proxy) -> None:
     losing.after = proxy.refuse
     with connect(proxy.location) as through, pytest.raises(OutcomeUnknown, match="cannot reach a server"):
-        through.insert("main.losing", TWO)
+        through.insert("public.losing", TWO)
     assert held_rows(client) == 2
 
 
@@ -466,7 +466,7 @@ def test_a_connection_lost_in_the_middle_of_a_stream_is_unavailable_and_changes_
             yield TWO.to_batches()[0]
 
     with connect(proxy.location) as through, pytest.raises(Unavailable):
-        through.insert("main.losing", batches())
+        through.insert("public.losing", batches())
     assert held_rows(client) == 0
 
 
@@ -478,7 +478,7 @@ def test_a_server_that_says_it_is_unavailable_is_asked_once_more(client: Client,
             raise failures.pop()
 
     losing.before = fail
-    assert client.insert("main.losing", TWO).count == 2
+    assert client.insert("public.losing", TWO).count == 2
     assert losing.statements == 2
     assert held_rows(client) == 2
 
@@ -489,7 +489,7 @@ def test_a_deadline_that_passes_before_the_answer_leaves_the_outcome_unknown(
     release = threading.Event()
     losing.after = lambda: release.wait(30)
     with connect(server.location, timeout=0.5) as hasty, pytest.raises(OutcomeUnknown) as caught:
-        hasty.insert("main.losing", TWO)
+        hasty.insert("public.losing", TWO)
     release.set()
     assert isinstance(caught.value, SparkportError)
     assert not isinstance(caught.value, Unavailable)
@@ -525,7 +525,7 @@ def commits(catalog: MemoryCatalog) -> Commits:
 def test_a_commit_whose_answer_is_lost_is_asked_about(client: Client, commits: Commits, proxy: Proxy) -> None:
     commits.after = proxy.cut
     with connect(proxy.location) as through, through.transaction() as tx:
-        tx.insert("main.users", TWO)
+        tx.insert("public.users", TWO)
     assert commits.asked == 2
     assert names(client) == ["ann", "bob"]
 
@@ -533,7 +533,7 @@ def test_a_commit_whose_answer_is_lost_is_asked_about(client: Client, commits: C
 def test_a_commit_that_the_server_has_refused_is_a_conflict_also_when_the_answer_is_lost(
     client: Client, commits: Commits, proxy: Proxy
 ) -> None:
-    client.insert("main.users", TWO)
+    client.insert("public.users", TWO)
     runs: list[str] = []
 
     def change(tx: Transaction) -> None:
@@ -581,7 +581,7 @@ def test_a_statement_in_a_transaction_whose_answer_is_lost_is_done_once(
         try:
             with through.transaction() as tx:
                 losing.after = proxy.cut
-                assert tx.insert("main.losing", TWO).count == 2
+                assert tx.insert("public.losing", TWO).count == 2
         except (Conflict, FailedPrecondition, Unavailable):
             # The server has noticed the lost connection before the statement was over: all of it is undone.
             assert held_rows(client) == 0

@@ -45,7 +45,7 @@ TWO = pa.Table.from_pylist([ANN, BOB], USERS)
 @pytest.fixture
 def catalog() -> MemoryCatalog:
     catalog = MemoryCatalog()
-    catalog.create_table("main.users", USERS)
+    catalog.create_table("public.users", USERS)
     return catalog
 
 
@@ -62,12 +62,12 @@ def client(server: Server) -> Iterator[Client]:
 
 
 def stored(client: Client) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = client.scan("main.users").read_all().to_pylist()
+    rows: list[dict[str, Any]] = client.scan("public.users").read_all().to_pylist()
     return rows
 
 
 def ids(client: Client, *names: str) -> list[int]:
-    rows = client.scan("main.users", columns=["name"], row_id=True).read_all().to_pylist()
+    rows = client.scan("public.users", columns=["name"], row_id=True).read_all().to_pylist()
     return [row["rowid"] for row in rows if not names or row["name"] in names]
 
 
@@ -99,7 +99,7 @@ class Stream:
     ids=lambda rows: type(rows).__name__,
 )
 def test_rows_of_every_kind_are_inserted(client: Client, rows: Any) -> None:
-    assert client.insert("main.users", rows) == WriteResult(2, None)
+    assert client.insert("public.users", rows) == WriteResult(2, None)
     assert stored(client) == [ANN, BOB]
 
 
@@ -109,7 +109,7 @@ def test_columns_of_dicts_are_found_without_regard_to_case_and_gaps_are_null(cli
 
 
 def test_a_column_with_a_default_may_be_left_out(client: Client) -> None:
-    result = client.insert("main.users", [{"id": 1, "name": "ann"}], returning=True)
+    result = client.insert("public.users", [{"id": 1, "name": "ann"}], returning=True)
     assert result.rows is not None
     assert result.rows.to_pylist() == [{"id": 1, "name": "ann", "level": 7}]
     assert stored(client)[0]["level"] == 7
@@ -117,14 +117,14 @@ def test_a_column_with_a_default_may_be_left_out(client: Client) -> None:
 
 @pytest.mark.parametrize("rows", [[], TWO.slice(0, 0), iter([])], ids=["list", "table", "iterator"])
 def test_no_rows_are_no_change(client: Client, rows: Any) -> None:
-    assert client.insert("main.users", rows).count == 0
-    assert client.update("main.users", TWO.slice(0, 0), row_ids=[]).count == 0
-    assert client.delete("main.users", []).count == 0
+    assert client.insert("public.users", rows).count == 0
+    assert client.update("public.users", TWO.slice(0, 0), row_ids=[]).count == 0
+    assert client.delete("public.users", []).count == 0
 
 
 def test_inserted_rows_come_back_with_the_columns_asked_for(client: Client) -> None:
-    assert client.insert("main.users", TWO, returning=True).rows == TWO
-    result = client.insert("main.users", TWO, returning=["Name", "rowid"])
+    assert client.insert("public.users", TWO, returning=True).rows == TWO
+    result = client.insert("public.users", TWO, returning=["Name", "rowid"])
     assert result.count == 2
     assert result.rows is not None
     assert result.rows.column_names == ["name", "rowid"]
@@ -135,11 +135,11 @@ def test_rows_come_back_for_many_batches_and_for_batches_of_several_messages(cli
     count = 150_000
     text = ["x" * 80] * count
     rows = pa.table({"id": range(count), "name": text, "level": pa.array(range(count), pa.int32())})
-    assert client.insert("main.users", rows, returning=["id"]).rows == rows.select(["id"]).cast(
+    assert client.insert("public.users", rows, returning=["id"]).rows == rows.select(["id"]).cast(
         USERS.empty_table().select(["id"]).schema
     )
     whole = rows.combine_chunks().to_batches()[0]
-    result = client.insert("main.users", whole, returning=["id"])
+    result = client.insert("public.users", whole, returning=["id"])
     assert result.rows is not None
     assert (result.count, result.rows.num_rows) == (count, count)
 
@@ -162,23 +162,23 @@ def test_rows_come_back_for_many_batches_and_for_batches_of_several_messages(cli
 )
 def test_rows_that_do_not_fit_change_nothing(client: Client, rows: Any, kind: type, message: str) -> None:
     with pytest.raises(kind, match=message):
-        client.insert("main.users", rows)
+        client.insert("public.users", rows)
     assert stored(client) == []
 
 
 def test_unknown_columns_to_return_and_unknown_tables_are_errors_that_change_nothing(client: Client) -> None:
     with pytest.raises(InvalidArgument, match="has no column 'rank'"):
-        client.insert("main.users", TWO, returning=["rank"])
+        client.insert("public.users", TWO, returning=["rank"])
     with pytest.raises(InvalidArgument, match="not one text"):
-        client.insert("main.users", TWO, returning="id")
-    with pytest.raises(NotFound, match=r"table 'main\.nobody' not found"):
-        client.insert("main.nobody", TWO)
+        client.insert("public.users", TWO, returning="id")
+    with pytest.raises(NotFound, match=r"table 'public\.nobody' not found"):
+        client.insert("public.nobody", TWO)
     assert stored(client) == []
 
 
 def test_a_table_that_takes_no_rows_says_so() -> None:
     with (
-        serving(CatalogBuilder().schema("main").table("fixed", TWO).build()) as server,
+        serving(CatalogBuilder().schema("public").table("fixed", TWO).build()) as server,
         connect(server.location) as client,
     ):
         with pytest.raises(FailedPrecondition, match="does not support INSERT operations"):
@@ -194,7 +194,7 @@ def test_an_error_while_making_the_rows_is_raised_as_it_is_and_changes_nothing(c
 
     for returning in (False, True):
         with pytest.raises(ZeroDivisionError, match="mine"):
-            client.insert("main.users", failing(), returning=returning)
+            client.insert("public.users", failing(), returning=returning)
     assert stored(client) == []
 
 
@@ -209,7 +209,7 @@ def test_a_null_in_the_middle_of_an_endless_stream_ends_it_with_the_servers_erro
             yield good
 
     with pytest.raises(ConstraintViolation, match="NOT NULL"):
-        client.insert("main.users", endless())
+        client.insert("public.users", endless())
     assert stored(client) == []
 
 
@@ -229,7 +229,7 @@ class Held(MemoryTable):
 def test_a_stream_is_taken_no_faster_than_the_server_takes_it(catalog: MemoryCatalog, client: Client) -> None:
     Held.gate.clear()
     table = Held(catalog._store.create("held", USERS), store=catalog._store, transactions=catalog._manager)
-    catalog.add("main", table)
+    catalog.add("public", table)
     rows = 10_000
     batch = pa.RecordBatch.from_arrays(
         [np.arange(rows), pa.array(["y" * 90] * rows), pa.array(np.arange(rows), pa.int32())], names=USERS.names
@@ -247,7 +247,7 @@ def test_a_stream_is_taken_no_faster_than_the_server_takes_it(catalog: MemoryCat
         stalled.set()
 
     counts: list[int] = []
-    thread = threading.Thread(target=lambda: counts.append(client.insert("main.held", batches()).count))
+    thread = threading.Thread(target=lambda: counts.append(client.insert("public.held", batches()).count))
     thread.start()
     assert started.wait(30)
     assert not stalled.wait(0.5)
@@ -283,18 +283,20 @@ def test_what_is_in_an_outbox_at_the_end_of_input_is_still_sent() -> None:
 
 
 def test_an_update_changes_the_columns_it_carries(client: Client) -> None:
-    client.insert("main.users", TWO)
+    client.insert("public.users", TWO)
     first, second = ids(client)
-    assert client.update("main.users", [{"rowid": first, "name": "anna"}]).count == 1
-    assert client.update("main.users", row_ids=[second], rows=pa.table({"level": pa.array([9], pa.int32())})).count == 1
+    assert client.update("public.users", [{"rowid": first, "name": "anna"}]).count == 1
+    assert (
+        client.update("public.users", row_ids=[second], rows=pa.table({"level": pa.array([9], pa.int32())})).count == 1
+    )
     assert stored(client) == [ANN | {"name": "anna"}, BOB | {"level": 9}]
 
 
 def test_a_scan_with_row_ids_can_be_changed_and_sent_back(client: Client) -> None:
-    client.insert("main.users", TWO)
-    rows = client.scan("main.users", filter=col("id") == 2, row_id=True).read_all()
+    client.insert("public.users", TWO)
+    rows = client.scan("public.users", filter=col("id") == 2, row_id=True).read_all()
     changed = rows.set_column(1, "name", [["rob"]])
-    result = client.update("main.users", changed, returning=True)
+    result = client.update("public.users", changed, returning=True)
     assert result.count == 1
     assert result.rows is not None
     assert result.rows.to_pylist() == [BOB | {"name": "rob"}]
@@ -302,22 +304,22 @@ def test_a_scan_with_row_ids_can_be_changed_and_sent_back(client: Client) -> Non
 
 
 def test_an_update_returns_columns_that_it_carries(client: Client) -> None:
-    client.insert("main.users", TWO)
+    client.insert("public.users", TWO)
     rows, found = pa.table({"name": ["x"]}), ids(client, "ann")
-    result = client.update("main.users", rows, row_ids=found, returning=["rowid", "name"])
+    result = client.update("public.users", rows, row_ids=found, returning=["rowid", "name"])
     assert result.rows is not None
     assert result.rows.to_pydict() == {"rowid": found, "name": ["x"]}
     with pytest.raises(InvalidArgument, match="has no column 'level'"):
-        client.update("main.users", rows, row_ids=ids(client)[:1], returning=["level"])
+        client.update("public.users", rows, row_ids=ids(client)[:1], returning=["level"])
 
 
 def test_ids_that_are_not_there_are_skipped_and_not_counted(client: Client) -> None:
-    client.insert("main.users", TWO)
+    client.insert("public.users", TWO)
     first = ids(client)[0]
-    assert client.update("main.users", pa.table({"name": ["x", "y"]}), row_ids=[first, 999]).count == 1
-    assert client.delete("main.users", [first, 998]).count == 1
+    assert client.update("public.users", pa.table({"name": ["x", "y"]}), row_ids=[first, 999]).count == 1
+    assert client.delete("public.users", [first, 998]).count == 1
     with pytest.raises(Conflict, match="row 997 is gone"):
-        client.delete("main.users", [997], returning=True)
+        client.delete("public.users", [997], returning=True)
     assert stored(client) == [BOB]
 
 
@@ -334,9 +336,9 @@ def test_ids_that_are_not_there_are_skipped_and_not_counted(client: Client) -> N
     ],
 )
 def test_updates_that_do_not_fit_change_nothing(client: Client, rows: Any, row_ids: Any, message: str) -> None:
-    client.insert("main.users", TWO)
+    client.insert("public.users", TWO)
     with pytest.raises(InvalidArgument, match=message):
-        client.update("main.users", rows, row_ids=row_ids)
+        client.update("public.users", rows, row_ids=row_ids)
     assert stored(client) == [ANN, BOB]
 
 
@@ -362,15 +364,15 @@ def test_updates_that_do_not_fit_change_nothing(client: Client, rows: Any, row_i
     ],
 )
 def test_rows_are_deleted_by_ids_of_every_kind(client: Client, form: Any) -> None:
-    client.insert("main.users", TWO)
-    assert client.delete("main.users", form(ids(client, "ann"))).count == 1
+    client.insert("public.users", TWO)
+    assert client.delete("public.users", form(ids(client, "ann"))).count == 1
     assert stored(client) == [BOB]
 
 
 def test_what_a_scan_finds_can_be_deleted_and_comes_back_as_it_was(client: Client) -> None:
-    client.insert("main.users", TWO)
-    found = client.scan("main.users", columns=[], filter=col("name") == "bob", row_id=True)
-    result = client.delete("main.users", found, returning=True)
+    client.insert("public.users", TWO)
+    found = client.scan("public.users", columns=[], filter=col("name") == "bob", row_id=True)
+    result = client.delete("public.users", found, returning=True)
     assert result.rows is not None
     assert result.rows.to_pylist() == [BOB]
     assert stored(client) == [ANN]
@@ -378,9 +380,9 @@ def test_what_a_scan_finds_can_be_deleted_and_comes_back_as_it_was(client: Clien
 
 def test_rows_without_ids_cannot_be_deleted_by(client: Client) -> None:
     with pytest.raises(InvalidArgument, match="no rowid column"):
-        client.delete("main.users", TWO)
+        client.delete("public.users", TWO)
     with pytest.raises(InvalidArgument, match="whole numbers"):
-        client.delete("main.users", [1.5])
+        client.delete("public.users", [1.5])
 
 
 # Tables of the users' own
@@ -409,7 +411,7 @@ class Log(InsertableTable):
 
 
 def test_tables_of_the_users_own_are_written_too() -> None:
-    catalog = CatalogBuilder().schema("main").table("log", Log()).build()
+    catalog = CatalogBuilder().schema("public").table("log", Log()).build()
     with serving(catalog) as server, connect(server.location) as client:
         assert client.insert("log", TWO.to_batches(max_chunksize=1)).count == 2
         assert client.insert("log", TWO, returning=True) == WriteResult(2, TWO)
@@ -424,16 +426,16 @@ def test_the_examples_of_the_documentation_change_what_they_say(capsys: pytest.C
     users = pa.schema(
         [("id", pa.int64()), ("name", pa.string()), pa.field("level", pa.int32(), metadata={"default": "1"})]
     )
-    catalog.create_table("main.users", users)
-    catalog.create_table("main.orders", pa.schema([("user", pa.int64()), ("amount", pa.int64())]))
+    catalog.create_table("public.users", users)
+    catalog.create_table("public.orders", pa.schema([("user", pa.int64()), ("amount", pa.int64())]))
     page = (Path(__file__).parents[2] / "docs" / "client.md").read_text(encoding="utf-8")
     examples = re.findall(r"```py\n(.*?)```", page, re.DOTALL)
     names: dict[str, Any] = {"connect": connect, "col": col}
     with serving(catalog) as server, connect(server.location) as client:
         for example in examples:
             exec(example.replace("grpc://127.0.0.1:50051", server.location), names)
-        rows = client.scan("main.users").read_all().sort_by("id").to_pylist()
-        orders = client.scan("main.orders").read_all().to_pylist()
+        rows = client.scan("public.users").read_all().sort_by("id").to_pylist()
+        orders = client.scan("public.orders").read_all().to_pylist()
     assert len(examples) == 3
     assert capsys.readouterr().out == "1 [{'rowid': 2, 'id': 3}]\n"
     assert rows == [

@@ -28,7 +28,7 @@ USERS = pa.table({"id": [1, 2, 3], "name": ["ann", "bob", None]})
 def shop(name: str = "shop", *, fixed: bool = False) -> StaticCatalog:
     return (
         CatalogBuilder(name, fixed=fixed)
-        .schema("main", comment="all there is", tags={"owner": "ann", "cost": "low"})
+        .schema("public", comment="all there is", tags={"owner": "ann", "cost": "low"})
         .table("users", USERS, comment="who buys")
         .scalar_function(
             "double",
@@ -47,7 +47,7 @@ def shop(name: str = "shop", *, fixed: bool = False) -> StaticCatalog:
 def lake(*tables: str) -> MemoryCatalog:
     catalog = MemoryCatalog("lake")
     for table in tables or ("users",):
-        catalog.create_table(f"main.{table}", USERS.schema, rows=USERS)
+        catalog.create_table(f"public.{table}", USERS.schema, rows=USERS)
     return catalog
 
 
@@ -61,8 +61,12 @@ def listing_bytes(attached: Attached) -> bytes:
 def test_a_listing_shows_schemas_with_their_comments_tags_and_which_is_the_default() -> None:
     with serving(shop()) as server, DuckDBClient(server.location) as client:
         attached = client.attach("shop")
-    main, attic = attached.schemas["main"], attached.schemas["attic"]
-    assert (main.description, main.tags, main.is_default) == ("all there is", {"owner": "ann", "cost": "low"}, True)
+    public, attic = attached.schemas["public"], attached.schemas["attic"]
+    assert (public.description, public.tags, public.is_default) == (
+        "all there is",
+        {"owner": "ann", "cost": "low"},
+        True,
+    )
     assert (attic.description, attic.tags, attic.is_default) == ("", {}, False)
     assert attached.table("users").metadata["comment"] == "who buys"
 
@@ -101,13 +105,13 @@ def test_a_client_lists_again_only_when_the_version_has_changed() -> None:
         attached.scan("users")
         attached.scan("users")
         assert attached.listings == 1
-        catalog.create_table("main.orders", USERS.schema)
+        catalog.create_table("public.orders", USERS.schema)
         attached.scan("users")
         assert attached.listings == 2
         assert attached.scan("orders").rows.num_rows == 0
-        catalog.drop_table("main.orders")
+        catalog.drop_table("public.orders")
         attached.begin()
-        assert [entry.name for entry in attached.schemas["main"].entries] == ["users"]
+        assert [entry.name for entry in attached.schemas["public"].entries] == ["users"]
 
 
 def test_rows_do_not_change_the_listing() -> None:
@@ -125,11 +129,11 @@ def test_an_unchanged_schema_keeps_its_hash_when_another_changes() -> None:
     catalog.create_table("quiet.still", USERS.schema)
     with serving(catalog) as server, DuckDBClient(server.location) as client:
         attached = client.attach("lake")
-        quiet, main = attached.schemas["quiet"].sha256, attached.schemas["main"].sha256
-        catalog.create_table("main.orders", USERS.schema)
+        quiet, public = attached.schemas["quiet"].sha256, attached.schemas["public"].sha256
+        catalog.create_table("public.orders", USERS.schema)
         attached.begin()
         assert attached.schemas["quiet"].sha256 == quiet
-        assert attached.schemas["main"].sha256 != main
+        assert attached.schemas["public"].sha256 != public
 
 
 def test_the_version_of_a_fixed_catalog_is_asked_for_once() -> None:
@@ -164,7 +168,7 @@ def test_the_catalog_is_chosen_by_its_name_whatever_its_case() -> None:
 def test_an_empty_name_means_the_only_catalog() -> None:
     with serving(shop()) as server, DuckDBClient(server.location) as client:
         attached = client.attach("")
-        assert attached.scan("main.users").rows.equals(USERS)
+        assert attached.scan("public.users").rows.equals(USERS)
 
 
 def test_an_empty_name_among_several_catalogs_is_not_found() -> None:
@@ -212,7 +216,7 @@ def test_the_stock_client_lists_describes_and_reads() -> None:
         (users,) = [info for info in client.list_flights() if info.descriptor.path[-1] == b"users"]
         assert users.total_records == 3
         assert client.get_schema(users.descriptor).schema.names == ["id", "name"]
-        info = client.get_flight_info(pf.FlightDescriptor.for_path("main", "users"))
+        info = client.get_flight_info(pf.FlightDescriptor.for_path("public", "users"))
         (endpoint,) = info.endpoints
         assert client.do_get(endpoint.ticket).read_all().equals(USERS)
         assert {"list_schemas", "endpoints", "flight_info"} <= {action.type for action in client.list_actions()}
@@ -271,7 +275,7 @@ TOKENS = {Secret("a-token"): "ann", Secret("b-token"): "bob", Secret("c-token"):
 RULES = [
     Rule(("ann",), frozenset(Operation), ("shop",)),
     Rule(("bob",), frozenset({Operation.READ}), ("shop.attic",)),
-    Rule(("cid",), frozenset({Operation.CALL}), ("shop.main",)),
+    Rule(("cid",), frozenset({Operation.CALL}), ("shop.public",)),
 ]
 
 
@@ -283,17 +287,17 @@ def guarded() -> Iterator[Server]:
 
 def test_what_a_caller_may_not_see_is_not_listed(guarded: Server) -> None:
     with DuckDBClient(guarded.location, token="a-token") as ann, DuckDBClient(guarded.location, token="b-token") as bob:
-        assert set(ann.attach("shop").schemas) == {"main", "attic"}
+        assert set(ann.attach("shop").schemas) == {"public", "attic"}
         assert set(bob.attach("shop").schemas) == {"attic"}
-        assert set(ann.attach("shop").schemas) == {"main", "attic"}
+        assert set(ann.attach("shop").schemas) == {"public", "attic"}
 
 
 def test_what_a_caller_may_not_see_is_not_found(guarded: Server) -> None:
     with DuckDBClient(guarded.location, token="a-token") as ann, DuckDBClient(guarded.location, token="b-token") as bob:
         known, blind = ann.attach("shop"), bob.attach("shop")
         blind.schemas = known.schemas
-        with pytest.raises(AirportError, match="schema 'main' not found") as caught:
-            blind.scan("main.users")
+        with pytest.raises(AirportError, match="schema 'public' not found") as caught:
+            blind.scan("public.users")
         assert caught.value.code is grpc.StatusCode.NOT_FOUND
 
 

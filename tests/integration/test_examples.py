@@ -46,34 +46,34 @@ def files(root: Path) -> Iterator[Client]:
 
 def test_arrow_tables_are_listed_and_read(shop: Client) -> None:
     assert {table.name for table in shop.tables()} == {"users", "orders"}
-    assert shop.scan("main.users").read_all().to_pydict() == serve_arrow_tables.users.to_pydict()
-    assert shop.scan("main.orders", columns=["amount"]).read_all().to_pydict() == {"amount": [9.5, 20.0, 3.25]}
+    assert shop.scan("public.users").read_all().to_pydict() == serve_arrow_tables.users.to_pydict()
+    assert shop.scan("public.orders", columns=["amount"]).read_all().to_pydict() == {"amount": [9.5, 20.0, 3.25]}
 
 
 def test_the_scalar_function_works_on_columns(tools: Client) -> None:
-    assert tools.call("main.with_tax", [100.0, 50.0, None], [0.5, 0.0, 0.1]).to_pylist() == [150.0, 50.0, None]
+    assert tools.call("public.with_tax", [100.0, 50.0, None], [0.5, 0.0, 0.1]).to_pylist() == [150.0, 50.0, None]
 
 
 def test_the_table_function_makes_rows_of_its_arguments(tools: Client) -> None:
-    assert tools.call_table("main.countdown", 3).read_all().to_pydict() == {"n": [3, 2, 1]}
-    assert tools.call_table("main.countdown", 5, step=2).read_all().to_pydict() == {"n": [5, 3, 1]}
+    assert tools.call_table("public.countdown", 3).read_all().to_pydict() == {"n": [3, 2, 1]}
+    assert tools.call_table("public.countdown", 5, step=2).read_all().to_pydict() == {"n": [5, 3, 1]}
 
 
 def test_the_table_function_streams_in_batches(tools: Client) -> None:
-    rows = tools.call_table("main.countdown", functions.BATCH + 5).read_all()
+    rows = tools.call_table("public.countdown", functions.BATCH + 5).read_all()
     assert rows["n"].to_pylist() == list(range(functions.BATCH + 5, 0, -1))
 
 
 def test_the_table_function_refuses_a_step_that_never_ends(tools: Client) -> None:
     with pytest.raises(InvalidArgument, match="step must be at least 1"):
-        tools.call_table("main.countdown", 5, step=0).read_all()
+        tools.call_table("public.countdown", 5, step=0).read_all()
 
 
 def test_the_in_out_function_keeps_its_sum_between_batches(tools: Client) -> None:
     batches = [pa.record_batch({"price": [1.0, 2.0]}), pa.record_batch({"price": [4.0]})]
     rows = pa.Table.from_batches(batches)
     for _ in range(2):
-        result = tools.call_in_out("main.running_total", [], rows).read_all()
+        result = tools.call_in_out("public.running_total", [], rows).read_all()
         assert result.to_pydict() == {"total": [1.0, 3.0, 7.0]}
 
 

@@ -28,7 +28,7 @@ SMALL_MESSAGES = Limits(threads=8, max_concurrent_calls=8, max_batch_bytes=20_00
 
 
 def schema() -> SchemaBuilder:
-    return CatalogBuilder("lake").schema("main")
+    return CatalogBuilder("lake").schema("public")
 
 
 @contextmanager
@@ -163,9 +163,9 @@ def test_a_scalar_function_knows_its_transaction_and_a_table_function_does_not()
         .build()
     )
     ctx = CallContext()
-    (main,) = helpers.schemas(ctx)
-    for function in main.functions(ctx):
-        catalog.add("main", function)
+    (public,) = helpers.schemas(ctx)
+    for function in public.functions(ctx):
+        catalog.add("public", function)
     with serving(catalog) as server, DuckDBClient(server.location) as client:
         lake = client.attach("lake")
         with lake.transaction() as known:
@@ -320,8 +320,8 @@ def test_a_function_that_is_not_there_is_not_found() -> None:
     functions = schema().scalar_function("same", lambda ctx, args: args["x"], [Parameter("x", NUMBER)], NUMBER)
     with attached(functions) as lake:
         headers = lake.headers(("airport-operation", "scalar_function"), ("return-chunks", "1"))
-        descriptor = pf.FlightDescriptor.for_path("lake", "main", "scalar_function", "x").serialize()
+        descriptor = pf.FlightDescriptor.for_path("lake", "public", "scalar_function", "x").serialize()
         columns = pa.schema([("x", NUMBER)])
-        with pytest.raises(AirportError, match=r"function 'main\.x' not found") as caught:
+        with pytest.raises(AirportError, match=r"function 'public\.x' not found") as caught:
             Exchange(lake.client.connection, headers, descriptor=descriptor, schema=columns)
     assert caught.value.code is grpc.StatusCode.NOT_FOUND

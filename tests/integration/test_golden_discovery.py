@@ -246,7 +246,7 @@ def test_the_scripted_client_sends_the_headers_of_the_real_one() -> None:
     columns = pa.schema([("x", pa.int64())])
     catalog = (
         CatalogBuilder("lake")
-        .schema("main")
+        .schema("public")
         .scan_table("t", columns, lambda ctx, request: note("scan", ctx))
         .scalar_function("s", lambda ctx, args: note("scalar", ctx)["x"], [], pa.int64())
         .table_function("f", lambda ctx, args, request: note("table_function", ctx), [], columns)

@@ -40,7 +40,7 @@ NUMBERS = pa.table(
 
 
 def catalog_of(*tables: Table, **rows: pa.Table) -> Catalog:
-    schema = CatalogBuilder("lake").schema("main").add(*tables)
+    schema = CatalogBuilder("lake").schema("public").add(*tables)
     for name, table in rows.items():
         schema.table(name, table)
     return schema.build()
@@ -48,7 +48,7 @@ def catalog_of(*tables: Table, **rows: pa.Table) -> Catalog:
 
 def lake(rows: pa.Table = NUMBERS) -> MemoryCatalog:
     catalog = MemoryCatalog("lake")
-    catalog.create_table("main.t", rows.schema, rows=rows)
+    catalog.create_table("public.t", rows.schema, rows=rows)
     return catalog
 
 
@@ -220,7 +220,7 @@ def test_a_large_batch_arrives_in_messages_of_bounded_size() -> None:
 def test_a_scan_at_a_version_or_a_time_reads_that_state() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     catalog = MemoryCatalog("lake", clock=lambda: now)
-    catalog.create_table("main.t", NUMBERS.schema, rows=NUMBERS.slice(0, 10))
+    catalog.create_table("public.t", NUMBERS.schema, rows=NUMBERS.slice(0, 10))
     with serving(catalog) as server, DuckDBClient(server.location) as client:
         attached = client.attach("lake")
         now += timedelta(hours=1)
@@ -309,7 +309,7 @@ def failing(*, after: Exception) -> Catalog:
         yield pa.record_batch({"id": [1]})
         raise after
 
-    return CatalogBuilder("lake").schema("main").scan_table("t", schema, scan).build()
+    return CatalogBuilder("lake").schema("public").scan_table("t", schema, scan).build()
 
 
 def test_an_error_in_the_middle_of_a_scan_reaches_duckdb_with_its_kind() -> None:
@@ -333,7 +333,9 @@ def test_an_unforeseen_error_is_internal_and_keeps_its_secrets() -> None:
 
 def test_a_table_that_breaks_its_own_schema_is_told_so() -> None:
     schema = pa.schema([("id", pa.int64())])
-    wrong = CatalogBuilder("lake").schema("main").scan_table("t", schema, lambda ctx, request: pa.table({"id": ["x"]}))
+    wrong = (
+        CatalogBuilder("lake").schema("public").scan_table("t", schema, lambda ctx, request: pa.table({"id": ["x"]}))
+    )
     with serving(wrong.build()) as server, DuckDBClient(server.location) as client:
         attached = client.attach("lake")
         with pytest.raises(AirportError, match="column 'id' as string, declared is int64") as caught:
@@ -354,8 +356,8 @@ def test_a_table_that_is_dropped_between_planning_and_reading_is_not_found() -> 
     with serving(catalog) as server, DuckDBClient(server.location) as client:
         attached = client.attach("lake")
         (endpoint,) = plan(attached)
-        catalog.drop_table("main.t")
-        with pytest.raises(AirportError, match=r"table 'main\.t' not found") as caught:
+        catalog.drop_table("public.t")
+        with pytest.raises(AirportError, match=r"table 'public\.t' not found") as caught:
             list(client.connection.do_get(endpoint.ticket.ticket, attached.headers()))
     assert caught.value.code is grpc.StatusCode.NOT_FOUND
 
@@ -370,9 +372,9 @@ def test_a_scan_is_closed_when_its_reader_goes_away() -> None:
     def scan(ctx: CallContext, request: ScanRequest) -> Scan:
         return Scan(endless(), close=closed.set)
 
-    catalog = CatalogBuilder("lake").schema("main").scan_table("t", pa.schema([("id", pa.int64())]), scan).build()
+    catalog = CatalogBuilder("lake").schema("public").scan_table("t", pa.schema([("id", pa.int64())]), scan).build()
     with serving(catalog) as server, pf.connect(server.location) as client:
-        info = client.get_flight_info(pf.FlightDescriptor.for_path("main", "t"))
+        info = client.get_flight_info(pf.FlightDescriptor.for_path("public", "t"))
         reader = client.do_get(info.endpoints[0].ticket)
         assert reader.read_chunk().data.num_rows == 1000
         reader.cancel()
@@ -381,7 +383,7 @@ def test_a_scan_is_closed_when_its_reader_goes_away() -> None:
 
 def test_the_stock_client_reads_a_table_that_has_row_ids() -> None:
     with serving(lake()) as server, pf.connect(server.location) as client:
-        info = client.get_flight_info(pf.FlightDescriptor.for_path("lake", "main", "table", "t"))
+        info = client.get_flight_info(pf.FlightDescriptor.for_path("lake", "public", "table", "t"))
         rows = client.do_get(info.endpoints[0].ticket).read_all()
     assert info.total_records == NUMBERS.num_rows
     assert rows.drop_columns(["rowid"]).to_pydict() == NUMBERS.to_pydict()

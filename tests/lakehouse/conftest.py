@@ -37,5 +37,5 @@ def database(uri: str) -> Iterator[Database]:
 @pytest.fixture
 def pointers(database: Database) -> SqlPointers:
     made = SqlPointers(database, "lake")
-    made.create_schema("main", {})
+    made.create_schema("public", {})
     return made

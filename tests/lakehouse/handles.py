@@ -26,7 +26,7 @@ def version(number: int) -> AsOf:
 
 
 def main_of(lake: Lake, ctx: CallContext = NOBODY) -> MutableSchema:
-    schema = lake.opened.catalog.schema(ctx, "main")
+    schema = lake.opened.catalog.schema(ctx, "public")
     assert isinstance(schema, MutableSchema)
     return schema
 
@@ -96,7 +96,7 @@ class Handle:
 
     @property
     def sql_name(self) -> str:
-        return f"`{self.lake.catalog}`.`main`.`{self.name}`"
+        return f"`{self.lake.catalog}`.`public`.`{self.name}`"
 
     def sql(self, *statements: str) -> None:
         """Run by plain Spark; ``{t}`` is the table."""
@@ -118,7 +118,7 @@ class Handle:
             settings = self.lake.opened.settings
             catalog = SqlCatalog(self.lake.catalog, uri=settings.database_uri, warehouse=settings.warehouse_path)
             try:
-                rows: list[dict[str, Any]] = catalog.load_table(("main", self.name)).scan().to_arrow().to_pylist()
+                rows: list[dict[str, Any]] = catalog.load_table(("public", self.name)).scan().to_arrow().to_pylist()
             finally:
                 catalog.engine.dispose()
         return rows

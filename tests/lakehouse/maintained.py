@@ -23,7 +23,7 @@ from sparkport.lakehouse.plan import plan
 __all__ = ["AT_ONCE", "NAME", "Rig", "SCHEMA", "busy"]
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
-NAME = ("main", "events")
+NAME = ("public", "events")
 AT_ONCE = MaintenanceSettings(
     small_files=3, retention_seconds=0, grace_seconds=0, staged_seconds=0, metadata_seconds=0, max_manifests=2
 )
@@ -36,7 +36,7 @@ class Rig:
     def __init__(self, opened: Lakehouse) -> None:
         self.opened = opened
         self.engine = opened.engine
-        schema = opened.catalog.schema(CallContext(), "main")
+        schema = opened.catalog.schema(CallContext(), "public")
         assert isinstance(schema, MutableSchema)
         self.schema = schema
         schema.create_table(CallContext(), TableDefinition(name="events", columns=SCHEMA), OnConflict.REPLACE)

@@ -114,7 +114,7 @@ def test_compaction_by_spark_keeps_rows_ids_and_counts_as_one_version(people: Ha
     before = people.agreed()
     earlier = people.sparkport(at=version(3))
     options = "map('rewrite-all', 'true', 'delete-file-threshold', '1')"
-    people.sql(f"CALL {people.lake.catalog}.system.rewrite_data_files(table => 'main.people', options => {options})")
+    people.sql(f"CALL {people.lake.catalog}.system.rewrite_data_files(table => 'public.people', options => {options})")
     assert people.agreed() == before
     assert people.sparkport(at=version(3)) == earlier
     row_id = next(iter(before))

@@ -44,17 +44,17 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkServer]:
 
 def tell(client: Client, lake: Lakehouse) -> None:
     """Insert, change, delete, and read here and by Spark."""
-    client.create_table("main.items", ITEMS.schema)
-    assert client.insert("main.items", ITEMS).count == 1000
-    found = client.scan("main.items", columns=["id"], row_id=True).read_all()
+    client.create_table("public.items", ITEMS.schema)
+    assert client.insert("public.items", ITEMS).count == 1000
+    found = client.scan("public.items", columns=["id"], row_id=True).read_all()
     ids = dict(zip(found["id"].to_pylist(), found["rowid"].to_pylist(), strict=True))
-    assert client.update("main.items", pa.table({"name": ["a", "b"]}), row_ids=[ids[1], ids[2]]).count == 2
-    assert client.delete("main.items", [ids[number] for number in range(3, 1000)]).count == 997
+    assert client.update("public.items", pa.table({"name": ["a", "b"]}), row_ids=[ids[1], ids[2]]).count == 2
+    assert client.delete("public.items", [ids[number] for number in range(3, 1000)]).count == 997
     expected = [(0, "n0"), (1, "a"), (2, "b")]
-    rows = client.scan("main.items", columns=["id", "name"]).read_all().to_pylist()
+    rows = client.scan("public.items", columns=["id", "name"]).read_all().to_pylist()
     assert sorted(tuple(row.values()) for row in rows) == expected
     with lake.engine.spark.session(timeout=60) as session:
-        seen = session.sql("SELECT id, name FROM lake.main.items ORDER BY id").collect()
+        seen = session.sql("SELECT id, name FROM lake.public.items ORDER BY id").collect()
     assert [tuple(row) for row in seen] == expected
 
 

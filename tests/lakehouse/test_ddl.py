@@ -85,7 +85,7 @@ def test_a_name_that_comes_back_does_not_bring_its_values_back(lake: Lake) -> No
 
 def test_what_cannot_be_done_is_refused_and_leaves_the_table_as_it_was(lake: Lake) -> None:
     table = create(lake, "firm", ROWS)
-    location = lake.pointers.location(("main", "firm"))
+    location = lake.pointers.location(("public", "firm"))
     with pytest.raises(ConstraintViolation, match="column 'id' has NULL values"):
         table.alter(SetNotNull("id"))
     with pytest.raises(Unsupported):
@@ -94,7 +94,7 @@ def test_what_cannot_be_done_is_refused_and_leaves_the_table_as_it_was(lake: Lak
         create(lake, "FIRM", ROWS)
     with pytest.raises(TableNotFound):
         main_of(lake).drop_table(NOBODY, "firmer")
-    assert lake.pointers.location(("main", "firm")) == location
+    assert lake.pointers.location(("public", "firm")) == location
 
 
 def test_a_replaced_table_begins_anew_and_the_old_one_can_still_be_read_by_who_holds_it(lake: Lake) -> None:
@@ -147,7 +147,7 @@ def test_versions_older_than_the_log_of_metadata_are_found_as_long_as_their_rows
     assert table.table().schema_at(NOBODY, version(0)).names == ["id", "big", "rowid"]
     gone = [entry["snapshot-id"] for entry in table.table()._version.metadata.snapshot_log[:2]]
     table.sql(
-        f"CALL {lake.catalog}.system.expire_snapshots(table => 'main.long_ago', "
+        f"CALL {lake.catalog}.system.expire_snapshots(table => 'public.long_ago', "
         f"snapshot_ids => array({', '.join(map(str, gone))}), older_than => TIMESTAMP '1980-01-01')"
     )
     for at in (version(1), version(2), version(3), moments[1], moments[3]):
@@ -179,7 +179,7 @@ def test_a_scan_that_was_planned_before_an_alteration_reads_the_columns_of_its_p
     table.insert(ROWS)
     (part,) = table.table().plan(NOBODY, ScanRequest(columns=("id", "big")))
     with serving(lake.opened.catalog) as server, connect(server.location) as client:
-        scan = client.scan(f"main.{name}", columns=["id", "big"])
+        scan = client.scan(f"public.{name}", columns=["id", "big"])
         table.alter(change)
         planned = as_scan(table.table().scan(NOBODY, part))
         assert pa.Table.from_batches(list(planned)).equals(ROWS)

@@ -98,7 +98,7 @@ def test_what_spark_writes_and_compacts_keeps_defaults(lake: Lake) -> None:
     after = table.agreed()
     found = {row["id"]: {name: row[name] for name in VALUES} for row in after.values()}
     assert found == dict.fromkeys([1, 2, 30, 4], VALUES)
-    table.sql("CALL lake.system.rewrite_data_files(table => 'main.compacted', options => map('rewrite-all', 'true'))")
+    table.sql("CALL lake.system.rewrite_data_files(table => 'public.compacted', options => map('rewrite-all', 'true'))")
     assert table.agreed() == after
 
 
@@ -233,10 +233,10 @@ def test_a_default_that_cannot_be_kept_for_rows_is_refused_where_there_are_some(
     table = create(lake, name, ROWS.slice(0, 0))
     table.alter(column("free", kind, default), DropColumn("free"))
     table.insert(ROWS)
-    location = lake.pointers.location(("main", name))
+    location = lake.pointers.location(("public", name))
     with pytest.raises(Unsupported, match=r"column 'more': its default .* set the default"):
         table.alter(column("more", kind, default))
-    assert lake.pointers.location(("main", name)) == location
+    assert lake.pointers.location(("public", name)) == location
     table.alter(AddColumn(pa.field("more", kind)), SetDefault("more", default))
     assert [row["more"] for row in table.agreed(pyiceberg=False).values()] == [None] * 3
 

@@ -73,7 +73,7 @@ def test_open_transactions_are_listed(client: Client, capsys: pytest.CaptureFixt
         ("maintain", b"{"),
         ("maintain", b"{}"),
         ("maintain", b'{"table_name": 3}'),
-        ("maintain", b'{"schema_name": "main", "table_name": "t", "what": "compact"}'),
+        ("maintain", b'{"schema_name": "public", "table_name": "t", "what": "compact"}'),
         ("demo", b'{"items": 0}'),
         ("demo", b'{"items": true}'),
         ("demo", b'{"replace": "yes"}'),
@@ -85,7 +85,7 @@ def test_a_wrong_body_is_refused(client: Client, action: str, body: bytes) -> No
 
 
 def test_a_table_that_is_not_there_is_named(client: Client) -> None:
-    with pytest.raises(NotFound, match=r"table 'main\.nothing' not found"):
+    with pytest.raises(NotFound, match=r"table 'public\.nothing' not found"):
         client.action("maintain", json.dumps({"table_name": "nothing"}).encode())
 
 

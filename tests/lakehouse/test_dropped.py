@@ -30,7 +30,7 @@ from sparkport.lakehouse.spark import SparkServer
 pytest_plugins = ["tests.support.services"]
 
 FIELDS: list[dict[str, Any]] = [{"id": 1, "name": "x", "type": "long", "required": False}]
-NAME: TableName = ("main", "t")
+NAME: TableName = ("public", "t")
 DAY = 86_400.0
 
 
@@ -58,7 +58,7 @@ class Warehouse:
         )
 
     def create(self, table: TableName = NAME, *, folder: str = "t-0123abcd") -> Path:
-        place = self.folder / "main" / folder
+        place = self.folder / "public" / folder
         metadata = new_table(str(place), FIELDS, last_column_id=1, properties={})
         self.pointers.create(table, write_metadata(self.files, metadata, None))
         (place / "data").mkdir()
@@ -94,7 +94,7 @@ def warehouse(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Wareho
 
 def test_a_dropped_tables_folder_goes_when_its_time_is_over(warehouse: Warehouse) -> None:
     place = warehouse.create()
-    other = warehouse.create(("main", "other"), folder="other-0123abcd")
+    other = warehouse.create(("public", "other"), folder="other-0123abcd")
     assert warehouse.removed_after(10 * DAY) == []  # a table may be as old as it likes
     warehouse.drop()
     assert warehouse.removed_after(DAY - 60) == []
@@ -115,14 +115,14 @@ def test_what_was_dropped_while_no_server_looked_is_found_by_the_next(warehouse:
 
 def test_a_renamed_table_keeps_its_folder_and_a_replaced_ones_goes(warehouse: Warehouse) -> None:
     place = warehouse.create()
-    warehouse.pointers.rename(NAME, ("main", "renamed"))
+    warehouse.pointers.rename(NAME, ("public", "renamed"))
     warehouse.look()
     assert warehouse.removed_after(2 * DAY) == []
-    new = new_table(str(warehouse.folder / "main" / "t-4567abcd"), FIELDS, last_column_id=1, properties={})
-    warehouse.pointers.replace(("main", "renamed"), write_metadata(warehouse.files, new, None))
+    new = new_table(str(warehouse.folder / "public" / "t-4567abcd"), FIELDS, last_column_id=1, properties={})
+    warehouse.pointers.replace(("public", "renamed"), write_metadata(warehouse.files, new, None))
     warehouse.look()
     assert warehouse.removed_after(2 * DAY) == [str(place)]
-    assert (warehouse.folder / "main" / "t-4567abcd").exists()
+    assert (warehouse.folder / "public" / "t-4567abcd").exists()
 
 
 @pytest.mark.parametrize("catalog", ["lake", "another"])
@@ -172,7 +172,7 @@ def test_the_owner_can_keep_it(warehouse: Warehouse) -> None:
 
 def test_files_that_another_table_has_taken_over_stay(warehouse: Warehouse) -> None:
     place = warehouse.create()
-    found = materialise("changes", warehouse.folder / "main")
+    found = materialise("changes", warehouse.folder / "public")
     taken = str(place / "data" / "rows.parquet")
 
     def take(record: dict[str, Any]) -> dict[str, Any]:
@@ -181,10 +181,10 @@ def test_files_that_another_table_has_taken_over_stay(warehouse: Warehouse) -> N
 
     for manifest in (found.folder / "metadata").glob("*-m*.avro"):
         manifest.write_bytes(rewrite_avro(manifest.read_bytes(), take))
-    warehouse.pointers.create(("main", "changes"), found.metadata.metadata_location)
+    warehouse.pointers.create(("public", "changes"), found.metadata.metadata_location)
     warehouse.drop()
     assert warehouse.removed_after(2 * DAY) == []
-    warehouse.pointers.drop(("main", "changes"))
+    warehouse.pointers.drop(("public", "changes"))
     assert warehouse.removed_after(2 * DAY) == [str(place)]
     assert found.folder.exists()
 
@@ -200,8 +200,8 @@ def test_only_folders_that_sparkport_makes_are_removed(warehouse: Warehouse, fol
 def test_a_table_that_lives_around_the_folder_keeps_it(warehouse: Warehouse) -> None:
     place = warehouse.create()
     warehouse.drop()
-    around = new_table(str(warehouse.folder / "main"), FIELDS, last_column_id=1, properties={})
-    warehouse.pointers.create(("main", "around"), write_metadata(warehouse.files, around, None))
+    around = new_table(str(warehouse.folder / "public"), FIELDS, last_column_id=1, properties={})
+    warehouse.pointers.create(("public", "around"), write_metadata(warehouse.files, around, None))
     assert warehouse.removed_after(9 * DAY) == []
     assert place.exists()
 
@@ -216,16 +216,16 @@ def test_a_folder_in_an_object_store_goes_and_its_neighbours_stay(tmp_path: Path
             database, "lake", warehouse=warehouse, files=files, pinned=list, is_read=lambda uuid: False
         )
         for name in ("t-0123abcd", "t-0123abcd2"):
-            metadata = new_table(f"{warehouse}/main/{name}", FIELDS, last_column_id=1, properties={})
-            pointers.create(("main", name), write_metadata(files, metadata, None))
-            files.write_new(f"{warehouse}/main/{name}/data/rows.parquet", b"rows")
+            metadata = new_table(f"{warehouse}/public/{name}", FIELDS, last_column_id=1, properties={})
+            pointers.create(("public", name), write_metadata(files, metadata, None))
+            files.write_new(f"{warehouse}/public/{name}/data/rows.parquet", b"rows")
         dropped.note(time.time())
-        pointers.drop(("main", "t-0123abcd"))
+        pointers.drop(("public", "t-0123abcd"))
         now = time.time()
         dropped.note(now)
-        assert dropped.remove(now + DAY, grace=DAY) == [f"{warehouse}/main/t-0123abcd"]
-        assert store.keys("w/main/t-0123abcd/") == []
-        assert len(store.keys("w/main/t-0123abcd2/")) == 2
+        assert dropped.remove(now + DAY, grace=DAY) == [f"{warehouse}/public/t-0123abcd"]
+        assert store.keys("w/public/t-0123abcd/") == []
+        assert len(store.keys("w/public/t-0123abcd2/")) == 2
 
 
 def test_a_lakehouse_does_so_only_when_it_is_asked_for(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_a_lakehouse_does_so_only_when_it_is_asked_for(tmp_path: Path) -> None:
         spark, maintenance = SparkServer(settings), MaintenanceSettings(dropped_seconds=seconds)
         lake = Lakehouse(settings, spark=spark, maintenance=maintenance)
         try:
-            schema = lake.catalog.schema(CallContext(), "main")
+            schema = lake.catalog.schema(CallContext(), "public")
             assert isinstance(schema, MutableSchema)
             schema.create_table(CallContext(), TableDefinition(name="t", columns=pa.schema([("x", pa.int64())])))
             place = Path(load(lake.engine.files, lake.engine.pointers.location(NAME) or "").location)
@@ -254,7 +254,7 @@ def test_a_transaction_of_a_lakehouse_keeps_what_it_sees(tmp_path: Path) -> None
     settings = LakehouseSettings(warehouse=str(tmp_path))
     lake = Lakehouse(settings, spark=SparkServer(settings), maintenance=MaintenanceSettings(dropped_seconds=1e-6))
     try:
-        schema = lake.catalog.schema(CallContext(), "main")
+        schema = lake.catalog.schema(CallContext(), "public")
         assert isinstance(schema, MutableSchema)
         schema.create_table(CallContext(), TableDefinition(name="t", columns=pa.schema([("x", pa.int64())])))
         location = lake.engine.pointers.location(NAME) or ""

@@ -48,13 +48,13 @@ def client_of(opened: Lakehouse) -> Iterator[Client]:
         yield client
 
 
-def ids(client: Client, table: str = "main.t") -> list[int]:
+def ids(client: Client, table: str = "public.t") -> list[int]:
     found: list[int] = client.scan(table, columns=["id"]).read_all()["id"].to_pylist()
     return sorted(found)
 
 
 def names(client: Client) -> list[str]:
-    return [table.name for table in client.tables("main")]
+    return [table.name for table in client.tables("public")]
 
 
 @pytest.fixture
@@ -66,8 +66,8 @@ def lake(tmp_path: Path) -> Iterator[Lakehouse]:
 @pytest.fixture
 def client(lake: Lakehouse) -> Iterator[Client]:
     with client_of(lake) as client:
-        client.create_table("main.t", SCHEMA)
-        client.insert("main.t", rows(1, 2))
+        client.create_table("public.t", SCHEMA)
+        client.insert("public.t", rows(1, 2))
         yield client
 
 
@@ -76,7 +76,7 @@ def staged(opened: Lakehouse) -> list[Path]:
 
 
 def folder_of(opened: Lakehouse, table: str = "t") -> Path:
-    (found,) = (Path(opened.settings.warehouse_path) / "main").glob(f"{table}-*")
+    (found,) = (Path(opened.settings.warehouse_path) / "public").glob(f"{table}-*")
     return found
 
 
@@ -102,28 +102,28 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_full_disk_under_the_staging_folder_is_resource_exhausted(small_disk: Path) -> None:
     with lakehouse(small_disk) as opened, client_of(opened) as client:
-        client.create_table("main.t", SCHEMA)
-        client.insert("main.t", rows(1))
+        client.create_table("public.t", SCHEMA)
+        client.insert("public.t", rows(1))
         with pytest.raises(ResourceExhausted, match="disk is full"):
-            client.insert("main.t", large())
+            client.insert("public.t", large())
         assert staged(opened) == []
         assert ids(client) == [1]
-        client.insert("main.t", rows(2))
+        client.insert("public.t", rows(2))
         assert ids(client) == [1, 2]
 
 
 def test_a_disk_that_spark_fills_up_is_resource_exhausted(small_disk: Path, tmp_path: Path) -> None:
     settings = LakehouseSettings(warehouse=str(small_disk), staging=str(tmp_path / "staging"), sessions=2)
     with Lakehouse(settings, spark=shared_spark()) as opened, client_of(opened) as client:
-        client.create_table("main.t", SCHEMA)
-        client.insert("main.t", rows(1))
+        client.create_table("public.t", SCHEMA)
+        client.insert("public.t", rows(1))
         with pytest.raises(ResourceExhausted, match="disk is full"):
-            client.insert("main.t", large())
+            client.insert("public.t", large())
         assert staged(opened) == []
         assert ids(client) == [1]
         # The file that Spark could not finish is still there; maintenance removes it when it is old enough.
         subprocess.run(["mount", "-o", "remount,size=40m", str(small_disk)], check=True)
-        client.insert("main.t", rows(2))
+        client.insert("public.t", rows(2))
         assert ids(client) == [1, 2]
 
 
@@ -134,10 +134,10 @@ def test_no_table_is_made_on_a_disk_that_is_full(small_disk: Path) -> None:
             while True:
                 file.write(bytes(4096))
         with pytest.raises(ResourceExhausted):
-            client.create_table("main.t", SCHEMA)
+            client.create_table("public.t", SCHEMA)
         assert names(client) == []
         filler.unlink()
-        client.create_table("main.t", SCHEMA)
+        client.create_table("public.t", SCHEMA)
         assert names(client) == ["t"]
 
 
@@ -146,15 +146,15 @@ def test_a_read_only_table_can_be_read_and_not_written(lake: Lakehouse, client: 
     with mounted(folder, "--bind", str(folder)):
         subprocess.run(["mount", "-o", "remount,ro,bind", str(folder)], check=True)
         for change in (
-            lambda: client.insert("main.t", rows(3)),
-            lambda: client.delete("main.t", [0]),
-            lambda: client.add_column("main.t", pa.field("w", pa.int32())),
+            lambda: client.insert("public.t", rows(3)),
+            lambda: client.delete("public.t", [0]),
+            lambda: client.add_column("public.t", pa.field("w", pa.int32())),
         ):
             with pytest.raises(PermissionDenied, match="read-only"):
                 change()
         assert ids(client) == [1, 2]
     assert staged(lake) == []
-    client.insert("main.t", rows(3))
+    client.insert("public.t", rows(3))
     assert ids(client) == [1, 2, 3]
 
 
@@ -168,15 +168,15 @@ def test_no_server_starts_on_a_read_only_warehouse(tmp_path: Path) -> None:
 
 
 def test_a_missing_data_file_is_told_and_other_tables_go_on(lake: Lakehouse, client: Client) -> None:
-    client.create_table("main.other", SCHEMA)
+    client.create_table("public.other", SCHEMA)
     for path in folder_of(lake).rglob("data/*.parquet"):
         path.unlink()
     with pytest.raises(Conflict, match="gone"):
         ids(client)
     with pytest.raises(SparkportError):
-        client.update("main.t", pa.table({"rowid": [0], "v": ["x"]}))
-    client.insert("main.other", rows(5))
-    assert ids(client, "main.other") == [5]
+        client.update("public.t", pa.table({"rowid": [0], "v": ["x"]}))
+    client.insert("public.other", rows(5))
+    assert ids(client, "public.other") == [5]
 
 
 @pytest.mark.parametrize("change", [Change.INSERT, Change.UPDATE])
@@ -186,8 +186,8 @@ def test_a_corrupt_staged_file_fails_its_statement_alone(lake: Lakehouse, client
             path.write_bytes(b"PAR1" + bytes(100) + b"PAR1")
 
     statements = {
-        Change.INSERT: lambda: client.insert("main.t", rows(3)),
-        Change.UPDATE: lambda: client.update("main.t", pa.table({"rowid": [0], "v": ["x"]})),
+        Change.INSERT: lambda: client.insert("public.t", rows(3)),
+        Change.UPDATE: lambda: client.update("public.t", pa.table({"rowid": [0], "v": ["x"]})),
     }
     on_fault("stage.after", spoil)
     try:
@@ -197,13 +197,13 @@ def test_a_corrupt_staged_file_fails_its_statement_alone(lake: Lakehouse, client
         on_fault("stage.after", None)
     assert staged(lake) == []
     assert ids(client) == [1, 2]
-    client.insert("main.t", rows(3))
+    client.insert("public.t", rows(3))
     assert ids(client) == [1, 2, 3]
 
 
 def test_corrupt_metadata_hides_its_table_and_no_other(lake: Lakehouse, client: Client, tmp_path: Path) -> None:
-    client.create_table("main.other", SCHEMA)
-    location = lake.engine.pointers.location(("main", "t"))
+    client.create_table("public.other", SCHEMA)
+    location = lake.engine.pointers.location(("public", "t"))
     assert location is not None
     whole = Path(location).read_bytes()
     Path(location).write_bytes(whole[:200])
@@ -212,9 +212,9 @@ def test_corrupt_metadata_hides_its_table_and_no_other(lake: Lakehouse, client: 
         with pytest.raises(InternalError, match="cannot be read"):
             ids(other)
         with pytest.raises(InternalError, match="cannot be read"):
-            other.insert("main.t", rows(3))
-        other.insert("main.other", rows(7))
-        assert ids(other, "main.other") == [7]
+            other.insert("public.t", rows(3))
+        other.insert("public.other", rows(7))
+        assert ids(other, "public.other") == [7]
         Path(location).write_bytes(whole)
         assert ids(other) == [1, 2]
 
@@ -228,8 +228,8 @@ def test_an_internal_error_in_duckdb_ends_one_scan_and_not_the_next(
     nested = pa.table(
         {"id": [1, 2], "many": [[1], []]}, pa.schema([("id", pa.int64()), ("many", pa.list_(pa.int32()))])
     )
-    client.create_table("main.nested", nested.schema)  # what Arrow does not read itself
-    client.insert("main.nested", nested)
+    client.create_table("public.nested", nested.schema)  # what Arrow does not read itself
+    client.insert("public.nested", nested)
     opened = DuckDB.cursor
     broken = iter([True])
 
@@ -240,9 +240,9 @@ def test_an_internal_error_in_duckdb_ends_one_scan_and_not_the_next(
 
     monkeypatch.setattr(DuckDB, "cursor", cursor)
     with pytest.raises(InternalError, match="INTERNAL Error"):
-        client.scan("main.nested").read_all()
-    assert client.scan("main.nested").read_all().column("many").to_pylist() == [[1], []]
-    client.insert("main.t", rows(3))
+        client.scan("public.nested").read_all()
+    assert client.scan("public.nested").read_all().column("many").to_pylist() == [[1], []]
+    client.insert("public.t", rows(3))
     assert ids(client) == [1, 2, 3]
 
 
@@ -329,19 +329,19 @@ def test_an_unreachable_catalog_is_unavailable_until_it_is_back(
     with postgres.database() as uri:
         through = uri.replace(f":{postgres.port}/", f":{gate.port}/")
         with lakehouse(tmp_path / "warehouse", catalog_uri=through) as opened, client_of(opened) as client:
-            client.create_table("main.t", SCHEMA)
+            client.create_table("public.t", SCHEMA)
             gate.shut()
             for call in (
                 lambda: client.tables(),
-                lambda: client.create_table("main.u", SCHEMA),
-                lambda: client.insert("main.t", rows(1)),
+                lambda: client.create_table("public.u", SCHEMA),
+                lambda: client.insert("public.t", rows(1)),
             ):
                 with pytest.raises(SparkportError) as caught:
                     call()
                 assert caught.value.code is Unavailable.code
             gate.reopen()
             assert names(client) == ["t"]
-            client.create_table("main.u", SCHEMA)
+            client.create_table("public.u", SCHEMA)
             assert staged(opened) == []
     # Spark would need PostgreSQL's driver for rows, which the Spark that tests share does not have.
 

@@ -66,16 +66,16 @@ def test_a_write_that_has_not_reached_spark_waits_for_the_next_one(own: Rig) -> 
 def test_an_orderly_end_lets_writes_finish_and_leaves_nothing(own: Rig) -> None:
     """The last one of those who share the server."""
     own.start()
-    own.client.create_table("main.last", pa.schema([("id", pa.int64()), ("v", pa.string())]))
+    own.client.create_table("public.last", pa.schema([("id", pa.int64()), ("v", pa.string())]))
     rows = pa.table({"id": [1, 2], "v": ["a", "b"]})
     with ThreadPoolExecutor(1) as pool, ending(own.sparks()):
         own.arm(Fault("apply.before", "pause", 1.0))
-        writing = pool.submit(own.change, "main.last", Change.INSERT, rows)
+        writing = pool.submit(own.change, "public.last", Change.INSERT, rows)
         own.met()
         assert own.terminate() == 0
         assert writing.result(60) == 2
     assert leftovers(own.warehouse, servers=0) == []
-    assert pyiceberg_rows(own.warehouse, "main.last") == {1: "a", 2: "b"}
+    assert pyiceberg_rows(own.warehouse, "public.last") == {1: "a", 2: "b"}
 
 
 # The plan of a fault

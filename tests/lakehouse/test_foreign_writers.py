@@ -111,7 +111,9 @@ def test_a_compaction_in_the_middle_loses_no_change(table: Handle, point: str) -
     table.insert(rows_of(20, 21))
     ids = table.ids()
     options = "map('rewrite-all', 'true', 'delete-file-threshold', '1')"
-    compact = f"CALL {table.lake.catalog}.system.rewrite_data_files(table => 'main.{table.name}', options => {options})"
+    compact = (
+        f"CALL {table.lake.catalog}.system.rewrite_data_files(table => 'public.{table.name}', options => {options})"
+    )
     with meanwhile(point, lambda: table.sql(compact)):
         assert table.update([ids[1]], value(5)).affected_rows == 1
     with meanwhile(point, lambda: table.sql(compact)):
@@ -218,7 +220,7 @@ def test_a_v2_table_is_read_and_appended_to_and_changes_say_how_to_upgrade(lake:
     assert table.read().schema.names == ["id", "v"]
     assert table.insert(rows_of(10, 11)).affected_rows == 2
     assert sorted(table.read()["id"].to_pylist()) == [0, 1, 2, *range(4, 12)]
-    sentence = f"sparkport table upgrade main.{table.name}"
+    sentence = f"sparkport table upgrade public.{table.name}"
     with pytest.raises(FailedPrecondition, match=sentence):
         table.update([0], value(1))
     with pytest.raises(FailedPrecondition, match=sentence):
@@ -267,14 +269,14 @@ def test_rows_under_equality_deletes_are_read_by_spark_also_after_a_rename(lake:
     """Spark itself writes none: a table with position deletes is made to look as if it had some."""
     found = materialise("positions_v2", tmp_path)
     names = [field["name"] for field in found.metadata.current_schema["fields"]]
-    lake.pointers.create(("main", "positions"), str(found.folder / "metadata.json"))
+    lake.pointers.create(("public", "positions"), str(found.folder / "metadata.json"))
     whole = Handle(lake, "positions").read()
     other = tmp_path / "equality"
     other.mkdir()
     turned = with_equality_deletes(materialise("positions_v2", other))
     for path in (other / "positions_v2").rglob("*deletes.parquet"):
         _as_equality_deletes(path, found.metadata.current_schema["fields"][0])
-    lake.pointers.create(("main", "equality"), _numbered(turned.folder))
+    lake.pointers.create(("public", "equality"), _numbered(turned.folder))
     table = Handle(lake, "equality")
     with lake.spark() as spark:
         expected = spark.sql(f"SELECT * FROM {table.sql_name}").toArrow().to_pylist()
@@ -317,10 +319,10 @@ def test_what_cannot_be_shown_does_not_hide_the_rest(lake: Lake, caplog: pytest.
     broken = made(lake, "id BIGINT", V3)
     good = made(lake, "id BIGINT, v BIGINT", V3, "INSERT INTO {t} VALUES (1, 2)")
     with lake.spark() as spark:
-        spark.sql(f"CREATE VIEW {lake.catalog}.main.a_view AS SELECT id FROM {good.sql_name}")
+        spark.sql(f"CREATE VIEW {lake.catalog}.public.a_view AS SELECT id FROM {good.sql_name}")
         # Spark lets this pass, and cannot read the table any more.
-        spark.sql(f"CREATE TABLE {lake.catalog}.main.lineage (_row_id BIGINT, id BIGINT) USING iceberg {V3}")
-    location = lake.pointers.location(("main", broken.name))
+        spark.sql(f"CREATE TABLE {lake.catalog}.public.lineage (_row_id BIGINT, id BIGINT) USING iceberg {V3}")
+    location = lake.pointers.location(("public", broken.name))
     assert location is not None
     Path(location).write_text("this is no JSON")
     with caplog.at_level(logging.ERROR):
@@ -343,12 +345,12 @@ def test_metadata_that_others_wrote_compressed_is_read_and_written_on(lake: Lake
         "TBLPROPERTIES ('format-version' = '3', 'write.metadata.compression-codec' = 'gzip')",
         "INSERT INTO {t} VALUES (1, 1)",
     )
-    location = lake.pointers.location(("main", table.name))
+    location = lake.pointers.location(("public", table.name))
     assert location is not None
     assert location.endswith(".gz.metadata.json")
     table.insert(rows_of(2))
     table.alter(AddColumn(pa.field("x", pa.int32())))
     assert {row["id"] for row in table.agreed().values()} == {1, 2}
-    moved = lake.pointers.location(("main", table.name))
+    moved = lake.pointers.location(("public", table.name))
     assert moved is not None
     assert json.loads(Path(moved).read_text())["table-uuid"] == table.table()._version.uuid

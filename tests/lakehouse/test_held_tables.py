@@ -20,8 +20,8 @@ from sparkport.lakehouse.pointers import Edit, Move, Moved, SqlPointers, TableNa
 
 pytest_plugins = ["tests.support.services"]
 
-A: TableName = ("main", "a")
-B: TableName = ("main", "b")
+A: TableName = ("public", "a")
+B: TableName = ("public", "b")
 
 
 def _write(folder: Path) -> str:
@@ -42,7 +42,7 @@ def test_a_table_that_is_held_stays_as_it_is(database: Database, pointers: SqlPo
     assert rows == [("a1", "a0"), ("b0", None)]
 
 
-@pytest.mark.parametrize("held", [{B: "b9"}, {A: "a9"}, {("main", "dropped"): "d0"}])
+@pytest.mark.parametrize("held", [{B: "b9"}, {A: "a9"}, {("public", "dropped"): "d0"}])
 def test_nothing_moves_when_a_held_table_is_elsewhere(pointers: SqlPointers, held: dict[TableName, str]) -> None:
     pointers.create(A, "a0")
     pointers.create(B, "b0")
@@ -102,7 +102,7 @@ def test_a_commit_that_was_not_made_leaves_no_files(database: Database, tmp_path
 
 def test_movers_and_holders_of_the_same_tables_never_wait_for_ever(pointers: SqlPointers) -> None:
     """In whatever order they name the tables; PostgreSQL would end one of two who wait for each other."""
-    tables = [("main", f"t{number}") for number in range(6)]
+    tables = [("public", f"t{number}") for number in range(6)]
     for table in tables:
         pointers.create(table, "0")
 

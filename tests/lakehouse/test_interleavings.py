@@ -127,7 +127,7 @@ ROWS = {
 
 
 def _compact(table: Handle) -> None:
-    done = table.lake.opened.maintenance.run(("main", table.name), ["compact"])
+    done = table.lake.opened.maintenance.run(("public", table.name), ["compact"])
     assert done.counts["compacted_files"] >= 2
 
 
@@ -227,7 +227,7 @@ def _new_table(lake: Lake, template: TableMetadata) -> Handle:
     name = f"i{next(_numbers)}"
     own = {"table-uuid": str(uuid.uuid4()), "location": f"{template.location}_{name}", "metadata-log": []}
     location = write_metadata(lake.opened.engine.files, {**template.json, **own}, None)
-    lake.pointers.create(("main", name), location)
+    lake.pointers.create(("public", name), location)
     return Handle(lake, name)
 
 
@@ -351,7 +351,7 @@ def test_a_table_that_nobody_disturbed_shares_the_outcome_of_one_that_somebody_d
 @contextmanager
 def _held_back(lake: Lake, table: Handle) -> Iterator[None]:
     """Transactions that are to be committed in the block wait for each other, and go together after it."""
-    committer, name = lake.opened.engine._committer, ("main", table.name)
+    committer, name = lake.opened.engine._committer, ("public", table.name)
     with committer._changed:
         committer._busy.add(name)
     try:

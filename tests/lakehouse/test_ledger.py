@@ -22,7 +22,7 @@ from sparkport.lakehouse.pointers import Move, SqlPointers, TableName
 pytest_plugins = ["tests.support.services"]
 
 ACTIVE, COMMITTED, ABORTED = TransactionState.ACTIVE, TransactionState.COMMITTED, TransactionState.ABORTED
-A: TableName = ("main", "a")
+A: TableName = ("public", "a")
 
 
 class Clock:
@@ -332,7 +332,7 @@ def test_a_server_can_stop_while_its_database_is_gone(
 @pytest.fixture
 def pointers(database: Database, ledger: Ledger) -> Iterator[SqlPointers]:
     made = SqlPointers(database, "lake", ledger=ledger)
-    made.create_schema("main", {})
+    made.create_schema("public", {})
     made.create(A, "0")
     yield made
     on_fault("pointer.before", None)
@@ -453,12 +453,12 @@ def test_a_commit_of_a_dead_server_is_looked_up(database: Database, clock: Clock
     dead = Ledger(database, "lake", clock=clock, resolve=commits)
     living = Ledger(database, "lake", clock=clock, resolve=commits)
     begin(dead, "t")
-    dead.publishing(["t"], [("main", "b"), A])
+    dead.publishing(["t"], [("public", "b"), A])
     assert state(living, "t") is ACTIVE
     assert commits.asked == []
     die(clock, living)
     assert state(living, "t") is (COMMITTED if made else ABORTED)
-    assert commits.asked == [("t", (A, ("main", "b")))]
+    assert commits.asked == [("t", (A, ("public", "b")))]
     assert state(living, "t") is (COMMITTED if made else ABORTED)
     assert dead.end("t", COMMITTED) is (COMMITTED if made else ABORTED)
     assert len(commits.asked) == 1

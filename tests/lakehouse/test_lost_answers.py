@@ -78,8 +78,8 @@ def begun(client: Client, tables: list[Handle]) -> Transaction:
     """A transaction that adds a row to each table and changes another."""
     tx = client.transaction()
     for table in tables:
-        tx.insert(f"main.{table.name}", people((10, "new")))
-        tx.update(f"main.{table.name}", names("changed"), row_ids=[table.ids()[0]])
+        tx.insert(f"public.{table.name}", people((10, "new")))
+        tx.update(f"public.{table.name}", names("changed"), row_ids=[table.ids()[0]])
     return tx
 
 
@@ -223,8 +223,8 @@ def test_the_answer_to_a_statement_is_lost(
     """It is in the transaction's file by then, and is sent again."""
     tx = far.transaction()
     with at_point("defer.after", proxy.cut):
-        tx.insert(f"main.{table.name}", people((10, "new")))
-    tx.update(f"main.{table.name}", names("changed"), row_ids=[table.ids()[0]])
+        tx.insert(f"public.{table.name}", people((10, "new")))
+    tx.update(f"public.{table.name}", names("changed"), row_ids=[table.ids()[0]])
     tx.commit()
     check_committed(lake, near, tx, [table])
 
@@ -314,15 +314,15 @@ def test_a_database_that_fails_to_commit(lake: Lake, near: Client, tables: list[
 
 
 def _insert(tx: Transaction, table: Handle) -> None:
-    tx.insert(f"main.{table.name}", people((10, "new")))
+    tx.insert(f"public.{table.name}", people((10, "new")))
 
 
 def _update(tx: Transaction, table: Handle) -> None:
-    tx.update(f"main.{table.name}", names("changed"), row_ids=[table.ids()[0]])
+    tx.update(f"public.{table.name}", names("changed"), row_ids=[table.ids()[0]])
 
 
 def _delete(tx: Transaction, table: Handle) -> None:
-    tx.delete(f"main.{table.name}", pa.array([table.ids()[0]], pa.int64()))
+    tx.delete(f"public.{table.name}", pa.array([table.ids()[0]], pa.int64()))
 
 
 IN_DOUBT = {

@@ -53,7 +53,7 @@ def test_all_steps_keep_rows_row_ids_and_version_numbers(rig: Rig) -> None:
     ids = [row[2] for row in rig.rows()]
     assert len(ids) == len(set(ids))
     with rig.spark() as spark:
-        seen = spark.sql("SELECT id, v, _row_id FROM lake.main.events").collect()
+        seen = spark.sql("SELECT id, v, _row_id FROM lake.public.events").collect()
     assert sorted(map(tuple, seen)) == rig.rows()
 
 
@@ -115,15 +115,15 @@ def test_a_running_scan_goes_on(rig: Rig) -> None:
 def test_tags_and_branches_keep_their_snapshots(rig: Rig) -> None:
     rig.insert(1)
     with rig.spark() as spark:
-        spark.sql("ALTER TABLE lake.main.events CREATE TAG kept")
-        spark.sql("ALTER TABLE lake.main.events CREATE BRANCH side")
-        spark.sql("INSERT INTO lake.main.events.branch_side VALUES (50L, 'side')")
+        spark.sql("ALTER TABLE lake.public.events CREATE TAG kept")
+        spark.sql("ALTER TABLE lake.public.events CREATE BRANCH side")
+        spark.sql("INSERT INTO lake.public.events.branch_side VALUES (50L, 'side')")
     for number in range(2, 6):
         rig.insert(number)
     rig.maintenance().run(NAME)
     with rig.spark() as spark:
-        assert spark.sql("SELECT id FROM lake.main.events VERSION AS OF 'kept'").collect() == [(1,)]
-        side = spark.sql("SELECT id FROM lake.main.events VERSION AS OF 'side' ORDER BY id").collect()
+        assert spark.sql("SELECT id FROM lake.public.events VERSION AS OF 'kept'").collect() == [(1,)]
+        side = spark.sql("SELECT id FROM lake.public.events VERSION AS OF 'side' ORDER BY id").collect()
         assert side == [(1,), (50,)]
     assert len(rig.metadata.snapshots) == 3
 
@@ -143,7 +143,7 @@ def test_versions_within_the_retention_stay(rig: Rig) -> None:
 def test_what_was_staged_and_never_published_is_removed(rig: Rig) -> None:
     rig.insert(1)
     with rig.engine.spark.session({"spark.wap.id": "lost"}) as session:
-        session.sql("INSERT INTO lake.main.events VALUES (99L, 'lost')").collect()
+        session.sql("INSERT INTO lake.public.events VALUES (99L, 'lost')").collect()
     assert len(rig.metadata.snapshots) == 2
     data = list(rig.folder.glob("data/*.parquet"))
     hour = replace(AT_ONCE, staged_seconds=3600, retention_seconds=3600)
@@ -157,7 +157,7 @@ def test_what_was_staged_and_never_published_is_removed(rig: Rig) -> None:
 
 def test_files_of_nobody_and_forgotten_metadata_are_removed(rig: Rig) -> None:
     with rig.spark() as spark:
-        spark.sql("ALTER TABLE lake.main.events SET TBLPROPERTIES ('write.metadata.previous-versions-max' = '3')")
+        spark.sql("ALTER TABLE lake.public.events SET TBLPROPERTIES ('write.metadata.previous-versions-max' = '3')")
     for number in range(4):
         rig.insert(number)
     orphan = rig.folder / "data" / "left.parquet"
@@ -182,7 +182,7 @@ def test_files_are_kept_where_the_owner_says_so(rig: Rig) -> None:
     rig.insert(1)
     rig.insert(2)
     with rig.spark() as spark:
-        spark.sql("ALTER TABLE lake.main.events SET TBLPROPERTIES ('gc.enabled' = 'false')")
+        spark.sql("ALTER TABLE lake.public.events SET TBLPROPERTIES ('gc.enabled' = 'false')")
     report = rig.maintenance().run(NAME, ("expire", "orphans", "metadata"))
     assert report.counts == {}
     assert set(report.skipped) == {"expire", "orphans", "metadata"}
@@ -231,7 +231,7 @@ def test_the_background_looks_at_changed_tables_only(rig: Rig) -> None:
     thread.look()
     assert rig.metadata.metadata_location == location
     with rig.spark() as spark:
-        spark.sql("ALTER TABLE lake.main.events SET TBLPROPERTIES ('sparkport.maintenance' = 'false')")
+        spark.sql("ALTER TABLE lake.public.events SET TBLPROPERTIES ('sparkport.maintenance' = 'false')")
     for number in range(4):
         rig.insert(number)
     thread.look()
@@ -272,29 +272,29 @@ def test_one_run_in_the_background_rewrites_no_more_than_it_may(rig: Rig) -> Non
 
 def test_a_table_that_is_not_there_and_a_step_that_is_none_are_errors(rig: Rig) -> None:
     with pytest.raises(TableNotFound):
-        rig.maintenance().run(("main", "nothing"))
+        rig.maintenance().run(("public", "nothing"))
     with pytest.raises(InvalidArgument, match="'polish' is no step"):
         rig.maintenance().run(NAME, ("polish",))
 
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_an_upgraded_table_takes_updates_at_once(lake: Lake, version: int) -> None:
-    name = ("main", f"old{version}")
+    name = ("public", f"old{version}")
     with lake.spark() as spark:
         spark.sql(
-            f"CREATE TABLE lake.main.old{version} (id BIGINT, v STRING) USING iceberg "
+            f"CREATE TABLE lake.public.old{version} (id BIGINT, v STRING) USING iceberg "
             f"TBLPROPERTIES ('format-version' = '{version}')"
         )
-        spark.sql(f"INSERT INTO lake.main.old{version} VALUES (1L, 'a'), (2L, 'b')")
-        spark.sql(f"INSERT INTO lake.main.old{version} VALUES (3L, 'c')")
+        spark.sql(f"INSERT INTO lake.public.old{version} VALUES (1L, 'a'), (2L, 'b')")
+        spark.sql(f"INSERT INTO lake.public.old{version} VALUES (3L, 'c')")
     ctx, catalog = CallContext(), lake.opened.catalog
-    schema = catalog.schema(ctx, "main")
+    schema = catalog.schema(ctx, "public")
     assert schema is not None
     listing = catalog.version(ctx)
     update = StatementRequest(change=Change.UPDATE, columns=SCHEMA)
     old = schema.table(ctx, name[1])
     assert isinstance(old, ChangeableTable)
-    with pytest.raises(FailedPrecondition, match=f"sparkport table upgrade main.old{version}"):
+    with pytest.raises(FailedPrecondition, match=f"sparkport table upgrade public.old{version}"):
         old.open_statement(ctx, update)
 
     assert upgrade_table(lake.opened.engine, name)["changed"]
@@ -310,5 +310,5 @@ def test_an_upgraded_table_takes_updates_at_once(lake: Lake, version: int) -> No
     statement.push(pa.RecordBatch.from_pylist([{"id": 2, "v": "new"}], SCHEMA), pa.array([ids[2]], pa.int64()))
     assert statement.finish() == 1
     with lake.spark() as spark:
-        seen = spark.sql(f"SELECT id, v, _row_id FROM lake.main.old{version}").collect()
+        seen = spark.sql(f"SELECT id, v, _row_id FROM lake.public.old{version}").collect()
     assert sorted(map(tuple, seen)) == [(1, "a", ids[1]), (2, "new", ids[2]), (3, "c", ids[3])]

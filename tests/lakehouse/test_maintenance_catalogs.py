@@ -116,14 +116,14 @@ def test_all_steps_keep_rows_and_remove_what_nobody_needs(rig: Rig) -> None:
     rig.insert(100)
     assert rig.number == after + 1
     with rig.spark() as spark:
-        seen = spark.sql("SELECT id, v, _row_id FROM lake.main.events").collect()
+        seen = spark.sql("SELECT id, v, _row_id FROM lake.public.events").collect()
     assert sorted(map(tuple, seen)) == rig.rows()
 
 
 def test_snapshots_of_a_transaction_a_scan_and_a_tag_stay(rig: Rig) -> None:
     rig.insert(1)
     with rig.spark() as spark:
-        spark.sql("ALTER TABLE lake.main.events CREATE TAG kept").collect()
+        spark.sql("ALTER TABLE lake.public.events CREATE TAG kept").collect()
     rig.insert(2)
     manager = rig.engine.transactions
     ctx = CallContext(transaction_id=manager.begin(CallContext()))
@@ -143,13 +143,13 @@ def test_snapshots_of_a_transaction_a_scan_and_a_tag_stay(rig: Rig) -> None:
         manager.rollback(ctx.transaction_id or "")
     assert rig.maintenance().run(NAME, ("expire",)).counts["expired_snapshots"] == 2
     with rig.spark() as spark:
-        assert spark.sql("SELECT id FROM lake.main.events VERSION AS OF 'kept'").collect() == [(1,)]
+        assert spark.sql("SELECT id FROM lake.public.events VERSION AS OF 'kept'").collect() == [(1,)]
     assert [row[0] for row in rig.rows()] == [1, 2, 3, 4, 5]
 
 
 def test_files_of_nobody_and_forgotten_metadata_go(rig: Rig, place: Place) -> None:
     with rig.spark() as spark:
-        spark.sql("ALTER TABLE lake.main.events SET TBLPROPERTIES ('write.metadata.previous-versions-max' = '2')")
+        spark.sql("ALTER TABLE lake.public.events SET TBLPROPERTIES ('write.metadata.previous-versions-max' = '2')")
     for number in range(3):
         rig.insert(number)
     old, young = (f"{rig.metadata.location}/data/{name}.parquet" for name in ("left", "young"))

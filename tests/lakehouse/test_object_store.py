@@ -61,7 +61,7 @@ def rows(client: Client, name: str, **how: Any) -> list[tuple[Any, ...]]:
 def spark_rows(lake: Lakehouse, name: str, suffix: str = "") -> list[tuple[Any, ...]]:
     """By plain Spark."""
     with lake.engine.spark.session(timeout=60) as session:
-        found = session.sql(f"SELECT id, name FROM lake.main.{name} {suffix}").collect()
+        found = session.sql(f"SELECT id, name FROM lake.public.{name} {suffix}").collect()
     return sorted(tuple(row) for row in found)
 
 
@@ -73,35 +73,35 @@ def row_ids(client: Client, name: str) -> dict[int, int]:
 def test_rows_are_inserted_changed_deleted_and_read_as_they_were(
     client: Client, lake: Lakehouse, store: ObjectStore
 ) -> None:
-    client.create_table("main.items", ITEMS.schema)
-    assert rows(client, "main.items") == []
-    assert client.insert("main.items", ITEMS).count == 5
-    ids = row_ids(client, "main.items")
-    assert client.update("main.items", pa.table({"name": ["new"]}), row_ids=[ids[1]]).count == 1
-    assert client.delete("main.items", [ids[0], ids[4]]).count == 2
+    client.create_table("public.items", ITEMS.schema)
+    assert rows(client, "public.items") == []
+    assert client.insert("public.items", ITEMS).count == 5
+    ids = row_ids(client, "public.items")
+    assert client.update("public.items", pa.table({"name": ["new"]}), row_ids=[ids[1]]).count == 1
+    assert client.delete("public.items", [ids[0], ids[4]]).count == 2
     now = [(1, "new"), (2, "n2"), (3, "n3")]
-    assert rows(client, "main.items") == spark_rows(lake, "items") == now
-    assert row_ids(client, "main.items") == {number: ids[number] for number in (1, 2, 3)}
+    assert rows(client, "public.items") == spark_rows(lake, "items") == now
+    assert row_ids(client, "public.items") == {number: ids[number] for number in (1, 2, 3)}
     before = sorted(tuple(row.values()) for row in ITEMS.to_pylist())
-    assert rows(client, "main.items", as_of_version=1) == before
-    kept = store.keys("some/warehouse/main/items-")
+    assert rows(client, "public.items", as_of_version=1) == before
+    kept = store.keys("some/warehouse/public/items-")
     assert {key.rpartition(".")[2] for key in kept} == {"avro", "json", "parquet", "puffin"}
 
 
 def test_what_plain_spark_writes_is_read_here(client: Client, lake: Lakehouse) -> None:
     with lake.engine.spark.session(timeout=60) as session:
-        session.sql("CREATE TABLE lake.main.theirs (id BIGINT, name STRING) USING iceberg").collect()
-        session.sql("INSERT INTO lake.main.theirs VALUES (7, 'seven'), (8, NULL)").collect()
-    assert rows(client, "main.theirs") == [(7, "seven"), (8, None)]
+        session.sql("CREATE TABLE lake.public.theirs (id BIGINT, name STRING) USING iceberg").collect()
+        session.sql("INSERT INTO lake.public.theirs VALUES (7, 'seven'), (8, NULL)").collect()
+    assert rows(client, "public.theirs") == [(7, "seven"), (8, None)]
 
 
 def test_a_dropped_table_is_gone_for_everybody(client: Client, lake: Lakehouse) -> None:
-    client.create_table("main.short", ITEMS.schema)
-    client.drop_table("main.short")
+    client.create_table("public.short", ITEMS.schema)
+    client.drop_table("public.short")
     with pytest.raises(NotFound):
-        rows(client, "main.short")
+        rows(client, "public.short")
     with lake.engine.spark.session(timeout=60) as session:
-        assert "short" not in {row.tableName for row in session.sql("SHOW TABLES IN lake.main").collect()}
+        assert "short" not in {row.tableName for row in session.sql("SHOW TABLES IN lake.public").collect()}
 
 
 # Secrets

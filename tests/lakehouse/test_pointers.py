@@ -33,8 +33,8 @@ from sparkport.lakehouse.pointers import Move, Moved, SqlPointers, TableName
 
 pytest_plugins = ["tests.support.services"]
 
-A: TableName = ("main", "a")
-B: TableName = ("main", "b")
+A: TableName = ("public", "a")
+B: TableName = ("public", "b")
 
 
 # Names
@@ -48,25 +48,25 @@ def test_a_new_catalog_is_empty(database: Database) -> None:
 def test_schemas_keep_their_properties(pointers: SqlPointers) -> None:
     pointers.create_schema("other", {"comment": "für später", "tag.x": ""})
     schemas = pointers.cut().schemas
-    assert list(schemas) == ["main", "other"]
+    assert list(schemas) == ["public", "other"]
     assert {"comment": "für später", "tag.x": ""}.items() <= schemas["other"].items()
 
 
 def test_a_schema_is_created_and_dropped_once(pointers: SqlPointers) -> None:
-    with pytest.raises(AlreadyExists, match="main"):
-        pointers.create_schema("main", {})
-    pointers.drop_schema("main")
+    with pytest.raises(AlreadyExists, match="public"):
+        pointers.create_schema("public", {})
+    pointers.drop_schema("public")
     with pytest.raises(SchemaNotFound):
-        pointers.drop_schema("main")
+        pointers.drop_schema("public")
     assert not pointers.cut().schemas
 
 
 def test_a_schema_with_tables_is_not_dropped(pointers: SqlPointers) -> None:
     pointers.create(A, "a0")
     with pytest.raises(FailedPrecondition, match="not empty"):
-        pointers.drop_schema("main")
+        pointers.drop_schema("public")
     assert A in pointers.cut().tables
-    assert "main" in pointers.cut().schemas
+    assert "public" in pointers.cut().schemas
 
 
 def test_tables_are_created_listed_and_dropped(pointers: SqlPointers) -> None:
@@ -74,7 +74,7 @@ def test_tables_are_created_listed_and_dropped(pointers: SqlPointers) -> None:
     pointers.create(A, "a0")
     assert list(pointers.cut().tables.items()) == [(A, "a0"), (B, "b0")]
     assert pointers.location(A) == "a0"
-    with pytest.raises(AlreadyExists, match=r"main\.a"):
+    with pytest.raises(AlreadyExists, match=r"public\.a"):
         pointers.create(A, "other")
     assert pointers.drop(A) == "a0"
     assert pointers.location(A) is None
@@ -94,7 +94,7 @@ def test_a_table_is_renamed_with_its_pointer(pointers: SqlPointers) -> None:
 def test_a_table_is_not_renamed_onto_another(pointers: SqlPointers) -> None:
     pointers.create(A, "a0")
     pointers.create(B, "b0")
-    with pytest.raises(AlreadyExists, match=r"main\.b"):
+    with pytest.raises(AlreadyExists, match=r"public\.b"):
         pointers.rename(A, B)
     assert dict(pointers.cut().tables) == {A: "a0", B: "b0"}
 
@@ -109,7 +109,7 @@ def test_catalogs_in_one_database_do_not_see_each_other(database: Database, poin
 
 
 def test_names_with_quotes_and_marks_are_only_names(pointers: SqlPointers) -> None:
-    odd = ("main", 'it\'s 100% "odd" ?; --')
+    odd = ("public", 'it\'s 100% "odd" ?; --')
     pointers.create(odd, "o0")
     pointers.swap([Move(odd, "o0", "o1")])
     assert dict(pointers.cut().tables) == {odd: "o1"}
@@ -119,12 +119,12 @@ def test_views_are_not_taken_for_tables(database: Database, pointers: SqlPointer
     with database.transaction(write=True) as work:
         work.change(
             "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name, metadata_location, iceberg_type) "
-            "VALUES ('lake', 'main', 'v', 'view0', 'VIEW')"
+            "VALUES ('lake', 'public', 'v', 'view0', 'VIEW')"
         )
     assert not pointers.cut().tables
-    assert pointers.location(("main", "v")) is None
+    assert pointers.location(("public", "v")) is None
     with pytest.raises(TableNotFound):
-        pointers.drop(("main", "v"))
+        pointers.drop(("public", "v"))
 
 
 # Moves
@@ -259,7 +259,7 @@ def test_of_many_who_create_the_same_thing_one_succeeds(pointers: SqlPointers) -
 
 
 def test_of_many_who_rename_onto_one_name_one_succeeds(pointers: SqlPointers) -> None:
-    names = [("main", f"t{number}") for number in range(6)]
+    names = [("public", f"t{number}") for number in range(6)]
     for name in names:
         pointers.create(name, f"{name[1]}-0")
 
@@ -331,8 +331,8 @@ def test_pyiceberg_sees_our_schemas_and_tables(uri: str, pointers: SqlPointers, 
     location = _write_metadata(tmp_path / "a")
     pointers.create(A, location)
     with _pyiceberg(uri, tmp_path) as catalog:
-        assert catalog.list_namespaces() == [("main",)]
-        assert catalog.list_tables("main") == [A]
+        assert catalog.list_namespaces() == [("public",)]
+        assert catalog.list_tables("public") == [A]
         table = catalog.load_table(A)
         assert (table.metadata_location, table.metadata.format_version) == (location, 3)
         catalog.rename_table(A, B)
@@ -343,14 +343,14 @@ def test_we_see_what_pyiceberg_made_before_us(uri: str, tmp_path: Path) -> None:
     import pyarrow as pa
 
     with _pyiceberg(uri, tmp_path) as catalog, closing(open_database(uri)) as opened:
-        catalog.create_namespace("main", {"comment": "theirs"})
+        catalog.create_namespace("public", {"comment": "theirs"})
         first = catalog.create_table(A, schema=pa.schema([("x", pa.int64())]))
         pointers = SqlPointers(opened, "lake")
         cut = pointers.cut()
         assert dict(cut.tables) == {A: first.metadata_location}
-        assert cut.schemas["main"]["comment"] == "theirs"
+        assert cut.schemas["public"]["comment"] == "theirs"
         pointers.create(B, _write_metadata(tmp_path / "b"))
-        assert sorted(catalog.list_tables("main")) == [A, B]
+        assert sorted(catalog.list_tables("public")) == [A, B]
 
 
 def test_their_commit_stops_ours_and_they_see_ours(uri: str, pointers: SqlPointers, tmp_path: Path) -> None:
@@ -376,7 +376,7 @@ def test_a_catalog_of_the_older_schema_is_upgraded(database: Database) -> None:
             "table_name VARCHAR(255) NOT NULL, metadata_location VARCHAR(1000), "
             "previous_metadata_location VARCHAR(1000), PRIMARY KEY (catalog_name, table_namespace, table_name))"
         )
-        work.change("INSERT INTO iceberg_tables VALUES ('lake', 'main', 'a', 'a0', NULL)")
+        work.change("INSERT INTO iceberg_tables VALUES ('lake', 'public', 'a', 'a0', NULL)")
     pointers = SqlPointers(database, "lake")
     pointers.create(B, "b0")
     assert dict(pointers.cut().tables) == {A: "a0", B: "b0"}

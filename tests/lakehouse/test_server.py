@@ -62,39 +62,39 @@ PEOPLE = pa.table(
 
 
 def test_a_table_lives_from_create_to_drop(client: Client, server: Server) -> None:
-    client.create_table("main.life", PEOPLE.schema)
+    client.create_table("public.life", PEOPLE.schema)
     with DuckDBClient(server.location) as process:
         duck = process.attach("lake")
-        assert duck.insert("main.life", PEOPLE).count == 100
-        back = duck.insert("main.life", PEOPLE.slice(0, 3), returning=True)
+        assert duck.insert("public.life", PEOPLE).count == 100
+        back = duck.insert("public.life", PEOPLE.slice(0, 3), returning=True)
         assert back.rows is not None
         assert (back.count, back.rows.select(["id", "name"]).to_pylist()) == (3, PEOPLE.slice(0, 3).to_pylist())
-        ids = duck.scan("main.life", ["id", "rowid"]).rows.to_pydict()
+        ids = duck.scan("public.life", ["id", "rowid"]).rows.to_pydict()
         changes = pa.table({"name": ["first", "second"], "rowid": pa.array(ids["rowid"][:2], pa.int64())})
-        updated = duck.update("main.life", changes, returning=True)
+        updated = duck.update("public.life", changes, returning=True)
         assert updated.rows is not None
         assert updated.rows.to_pydict()["name"] == ["first", "second"]
-        deleted = duck.delete("main.life", ids["rowid"][2:4], returning=True)
+        deleted = duck.delete("public.life", ids["rowid"][2:4], returning=True)
         assert deleted.rows is not None
         assert (deleted.count, deleted.rows["id"].to_pylist()) == (2, [2, 3])
-        assert duck.scan("main.life", ()).full.num_rows == 101
-    client.add_column("main.life", pa.field("extra", pa.int32()))
-    client.rename_column("main.life", "name", "label")
+        assert duck.scan("public.life", ()).full.num_rows == 101
+    client.add_column("public.life", pa.field("extra", pa.int32()))
+    client.rename_column("public.life", "name", "label")
     with DuckDBClient(server.location) as process:
         duck = process.attach("lake")
-        assert duck.table("main.life").columns == ["id", "label", "extra"]
-        assert duck.scan("main.life", at=("VERSION", "1")).rows.to_pylist() == PEOPLE.to_pylist()
-        assert duck.scan("main.life", at=("VERSION", "0")).rows.num_rows == 0
-        assert {"first", "second"} < set(duck.scan("main.life", ["label"]).rows["label"].to_pylist())
-        statistics = duck.column_statistics("main.life", "id")
+        assert duck.table("public.life").columns == ["id", "label", "extra"]
+        assert duck.scan("public.life", at=("VERSION", "1")).rows.to_pylist() == PEOPLE.to_pylist()
+        assert duck.scan("public.life", at=("VERSION", "0")).rows.num_rows == 0
+        assert {"first", "second"} < set(duck.scan("public.life", ["label"]).rows["label"].to_pylist())
+        statistics = duck.column_statistics("public.life", "id")
         assert (statistics["min"], statistics["max"]) == (0, 99)
-    client.drop_table("main.life")
+    client.drop_table("public.life")
     assert main_of_server(server, "life") is None
 
 
 def main_of_server(server: Server, name: str) -> object:
     with DuckDBClient(server.location) as process:
-        entries = process.attach("lake").schemas["main"].entries
+        entries = process.attach("lake").schemas["public"].entries
     return next((entry for entry in entries if entry.name == name), None)
 
 
@@ -103,7 +103,7 @@ def test_create_table_as_in_one_transaction_sees_its_own_table(duck: Attached, l
     with duck.transaction():
         body = {
             "catalog_name": "lake",
-            "schema_name": "main",
+            "schema_name": "public",
             "table_name": "made_as",
             "arrow_schema": PEOPLE.schema.serialize().to_pybytes(),
             "on_conflict": "error",
@@ -111,7 +111,7 @@ def test_create_table_as_in_one_transaction_sees_its_own_table(duck: Attached, l
         }
         duck.action("create_table", body)
         duck.list_schemas()
-        assert duck.insert("main.made_as", PEOPLE).count == 100
+        assert duck.insert("public.made_as", PEOPLE).count == 100
     assert len(Handle(lake, "made_as").agreed()) == 100
 
 
@@ -144,7 +144,7 @@ def test_pushed_filters_give_at_least_the_rows_of_duckdb(lake: Lake, server: Ser
     with DuckDBClient(server.location) as process:
         duck = process.attach("lake")
         for name, (filters, sql) in FILTERS.items():
-            found = duck.scan("main.filtered", ["id", "name"], filters=filters).rows
+            found = duck.scan("public.filtered", ["id", "name"], filters=filters).rows
             assert (name, selected(found, sql)) == (name, selected(rows, sql))
             assert found.num_rows < 98, f"{name}: nothing was filtered here"
 
@@ -164,13 +164,13 @@ def test_a_ticket_reads_what_it_was_planned_for_while_others_write(
     monkeypatch.setattr("sparkport.lakehouse.snapshot._PART_BYTES", 500)
     with DuckDBClient(server.location) as process:
         duck = process.attach("lake")
-        entry = duck.table("main.planned")
-        tickets = tickets_of(duck, "main.planned", [0])
+        entry = duck.table("public.planned")
+        tickets = tickets_of(duck, "public.planned", [0])
         assert len(tickets) > 1
         table.delete(list(table.ids().values())[:50])
         table.insert(PEOPLE)
         options = "map('rewrite-all', 'true')"
-        table.sql(f"CALL lake.system.rewrite_data_files(table => 'main.planned', options => {options})")
+        table.sql(f"CALL lake.system.rewrite_data_files(table => 'public.planned', options => {options})")
         streams = [duck._read(ticket, entry.schema, duck.headers()) for ticket in tickets]
         ids = [value for stream in streams for batch in stream.batches for value in batch.column(0).to_pylist()]
     assert ids == list(range(100))
@@ -180,7 +180,7 @@ def test_a_ticket_has_the_columns_that_it_was_planned_with(lake: Lake, server: S
     table = create(lake, "altered_later", pa.table({"id": pa.array([1], pa.int32()), "gone": ["x"]}))
     with DuckDBClient(server.location) as process, pf.connect(server.location) as flight:
         duck = process.attach("lake")
-        (ticket,) = tickets_of(duck, "main.altered_later", [0, 1])
+        (ticket,) = tickets_of(duck, "public.altered_later", [0, 1])
         table.alter(DropColumn("gone"), ChangeType("id", pa.int64()), AddColumn(pa.field("new", pa.int8())))
         found = flight.do_get(ticket.ticket).read_all()
     assert found.select(["id", "gone"]).to_pylist() == [{"id": 1, "gone": "x"}]
@@ -281,7 +281,7 @@ def replayed(server: Server, catalog: Catalog) -> tuple[list[object], dict[str, 
         duck = process.attach("lake")
         for schema in duck.schemas.values():
             for entry in schema.entries:
-                if schema.name in ("main", "tx", "k") or entry.kind != "table":
+                if schema.name in ("public", "tx", "k") or entry.kind != "table":
                     continue
                 rows = duck.scan(f"{schema.name}.{entry.name}").rows
                 found[f"{schema.name}.{entry.name}"] = (rows.schema, sorted(map(repr, rows.to_pylist())))
@@ -326,9 +326,9 @@ def test_plain_sql_holds_statements_on_two_tables_together(duck: Attached, lake:
     before = one.ids()
     with duck.transaction():
         duck.call_scalar("tx.begin", rows=1)
-        duck.insert("main.held_one", PEOPLE.slice(10, 1))
-        duck.delete("main.held_other", [before[0]])
-        assert duck.scan("main.held_one", ["id"]).rows.num_rows == 3
+        duck.insert("public.held_one", PEOPLE.slice(10, 1))
+        duck.delete("public.held_other", [before[0]])
+        assert duck.scan("public.held_one", ["id"]).rows.num_rows == 3
         assert len(one.sparkport()) == len(other.sparkport()) == 2
         assert duck.call_scalar("tx.commit", rows=1).to_pylist() == ["committed"]
     assert len(one.agreed()) == 3
@@ -339,7 +339,7 @@ def test_what_is_rolled_back_never_happened(duck: Attached, lake: Lake) -> None:
     table = create(lake, "never", PEOPLE.slice(0, 2))
     with duck.transaction():
         duck.call_scalar("tx.begin", rows=1)
-        duck.insert("main.never", PEOPLE.slice(10, 1))
+        duck.insert("public.never", PEOPLE.slice(10, 1))
         assert duck.call_scalar("tx.rollback", rows=1).to_pylist() == ["aborted"]
     assert len(table.agreed()) == 2
 
@@ -354,7 +354,7 @@ def test_a_repeated_statement_is_recognised_by_a_server_that_was_started_anew(la
                 ("airport-trace-id", "4a3f7d1e-0000-4000-8000-000000000001"),
                 ("airport-flight-path", entry.path),
             ]
-            counts.append(duck.insert("main.repeated", PEOPLE).count)
+            counts.append(duck.insert("public.repeated", PEOPLE).count)
     assert counts == [100, 100]
     assert len(table.agreed()) == 100
     with serving(lake.opened.catalog) as anew, DuckDBClient(anew.location) as process:
@@ -364,7 +364,7 @@ def test_a_repeated_statement_is_recognised_by_a_server_that_was_started_anew(la
             ("airport-flight-path", entry.path),
         ]
         with pytest.raises(AirportError) as refused:
-            duck.insert("main.repeated", PEOPLE, returning=True)
+            duck.insert("public.repeated", PEOPLE, returning=True)
         assert refused.value.code.name == AlreadyExists.code.name
 
 
@@ -377,11 +377,11 @@ def test_reads_and_ddl_work_without_spark_and_writes_wait_for_their_deadline(lak
     cold = Lakehouse(settings)  # never started
     try:
         with serving(cold.catalog) as server, connect(server.location) as client:
-            assert client.scan("main.waiting").read_all().num_rows == 100
-            client.create_table("main.cold", PEOPLE.schema)
-            client.add_column("main.cold", pa.field("extra", pa.int32()))
-            assert client.scan("main.cold").read_all().num_rows == 0
-        schema = cold.catalog.schema(NOBODY, "main")
+            assert client.scan("public.waiting").read_all().num_rows == 100
+            client.create_table("public.cold", PEOPLE.schema)
+            client.add_column("public.cold", pa.field("extra", pa.int32()))
+            assert client.scan("public.cold").read_all().num_rows == 0
+        schema = cold.catalog.schema(NOBODY, "public")
         assert schema is not None
         found: Any = schema.table(NOBODY, "waiting")
         began = time.monotonic()

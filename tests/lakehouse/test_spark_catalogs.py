@@ -42,8 +42,8 @@ class Side:
     def new_table(self, name: str) -> TableName:
         location = self.folder / uuid.uuid4().hex
         metadata = new_table(str(location), FIELDS, last_column_id=1, properties=PROPERTIES)
-        self.pointers.create(("main", name), self.write(metadata))
-        return "main", name
+        self.pointers.create(("public", name), self.write(metadata))
+        return "public", name
 
     def write(self, metadata: Json) -> str:
         folder = Path(metadata["location"], "metadata")
@@ -100,7 +100,7 @@ def sides(
         }
         for pointers in found.values():
             with suppress(AlreadyExists):  # the REST server is there for the whole test run
-                pointers.create_schema("main", {"comment": "ours"})
+                pointers.create_schema("public", {"comment": "ours"})
         server = SparkServer(settings)
         server.start()
         try:
@@ -117,9 +117,9 @@ def side(request: pytest.FixtureRequest, sides: dict[str, Side]) -> Side:
 
 def test_spark_writes_into_our_tables(side: Side) -> None:
     table = side.new_table("ours")
-    assert ("main", "ours", False) in side.run("SHOW TABLES IN CATALOG.main")
-    side.run("INSERT INTO CATALOG.main.ours VALUES (1), (2)")
-    assert side.run("SELECT sum(x) FROM CATALOG.main.ours") == [(3,)]
+    assert ("public", "ours", False) in side.run("SHOW TABLES IN CATALOG.public")
+    side.run("INSERT INTO CATALOG.public.ours VALUES (1), (2)")
+    assert side.run("SELECT sum(x) FROM CATALOG.public.ours") == [(3,)]
     assert side.load(table)[1]["format-version"] == 3
 
 
@@ -129,9 +129,9 @@ def test_we_see_what_spark_makes(side: Side) -> None:
     cut = side.pointers.cut()
     assert cut.schemas["theirs"]["comment"] == "made by Spark"
     assert cut.tables["theirs", "t"] == side.pointers.location(("theirs", "t"))
-    side.pointers.rename(("theirs", "t"), ("main", "taken over"))
-    assert side.run("SELECT count(*) FROM CATALOG.main.`taken over`") == [(0,)]
-    side.pointers.drop(("main", "taken over"))
+    side.pointers.rename(("theirs", "t"), ("public", "taken over"))
+    assert side.run("SELECT count(*) FROM CATALOG.public.`taken over`") == [(0,)]
+    side.pointers.drop(("public", "taken over"))
     side.pointers.drop_schema("theirs")
     assert ("theirs",) not in side.run("SHOW NAMESPACES IN CATALOG")
 
@@ -139,26 +139,26 @@ def test_we_see_what_spark_makes(side: Side) -> None:
 def test_what_spark_stages_is_seen_when_it_is_published_by_us(side: Side) -> None:
     tables = [side.new_table(f"staged_{number}") for number in range(2)]
     for _, name in tables:
-        side.run(f"INSERT INTO CATALOG.main.{name} VALUES (1), (2), (3)", wap_id=f"first {name}")
-        assert side.run(f"SELECT count(*) FROM CATALOG.main.{name}") == [(0,)]
+        side.run(f"INSERT INTO CATALOG.public.{name} VALUES (1), (2), (3)", wap_id=f"first {name}")
+        assert side.run(f"SELECT count(*) FROM CATALOG.public.{name}") == [(0,)]
     side.publish(*[(table, f"first {table[1]}") for table in tables])
     for _, name in tables:
-        assert side.run(f"SELECT count(*) FROM CATALOG.main.{name}") == [(3,)]
+        assert side.run(f"SELECT count(*) FROM CATALOG.public.{name}") == [(3,)]
     name = tables[0][1]
-    merge = f"MERGE INTO CATALOG.main.{name} t USING (SELECT 0L AS id) s ON t._row_id = s.id WHEN MATCHED THEN DELETE"
+    merge = f"MERGE INTO CATALOG.public.{name} t USING (SELECT 0L AS id) s ON t._row_id = s.id WHEN MATCHED THEN DELETE"
     side.run(merge, wap_id="second")
-    assert side.run(f"SELECT count(*) FROM CATALOG.main.{name}") == [(3,)]
+    assert side.run(f"SELECT count(*) FROM CATALOG.public.{name}") == [(3,)]
     side.publish((tables[0], "second"))
-    assert side.run(f"SELECT count(*) FROM CATALOG.main.{name}") == [(2,)]
+    assert side.run(f"SELECT count(*) FROM CATALOG.public.{name}") == [(2,)]
 
 
 def test_a_commit_of_sparks_stops_ours(side: Side) -> None:
     table = side.new_table("contended")
-    side.run("INSERT INTO CATALOG.main.contended VALUES (1)", wap_id="late")
+    side.run("INSERT INTO CATALOG.public.contended VALUES (1)", wap_id="late")
     location, before = side.load(table)
     staged = before["snapshots"][-1]["snapshot-id"]
-    side.run("INSERT INTO CATALOG.main.contended VALUES (10)")
+    side.run("INSERT INTO CATALOG.public.contended VALUES (10)")
     after = move_main(before, staged, previous=location)
     with pytest.raises(Moved):
         side.commit([(table, location, before, after)])
-    assert side.run("SELECT sum(x) FROM CATALOG.main.contended") == [(10,)]
+    assert side.run("SELECT sum(x) FROM CATALOG.public.contended") == [(10,)]

@@ -97,10 +97,10 @@ def test_a_session_computes(spark: Spark) -> None:
 
 def test_iceberg_tables_can_be_made(spark: Spark) -> None:
     with spark.server.session(timeout=60) as session:
-        session.sql("CREATE NAMESPACE lake.main").collect()
-        session.sql("CREATE TABLE lake.main.t (x BIGINT) TBLPROPERTIES ('format-version' = '3')").collect()
-        session.sql("INSERT INTO lake.main.t VALUES (1), (2)").collect()
-        assert value(session, "SELECT sum(x) FROM lake.main.t") == 3
+        session.sql("CREATE NAMESPACE lake.public").collect()
+        session.sql("CREATE TABLE lake.public.t (x BIGINT) TBLPROPERTIES ('format-version' = '3')").collect()
+        session.sql("INSERT INTO lake.public.t VALUES (1), (2)").collect()
+        assert value(session, "SELECT sum(x) FROM lake.public.t") == 3
 
 
 def test_settings_of_a_block_are_seen_in_it_only(spark: Spark) -> None:

@@ -174,7 +174,7 @@ def test_the_tables_of_a_rest_catalog_tell_what_became_of_a_dead_servers_commits
     with monkeypatch.context() as patch:
         patch.setattr(RestPointers, "_note_committed", lambda self, ledger, transactions: None)
         made.commit()
-    dead.engine.ledger.publishing([unsent.id], [("main", tables.a.name), ("main", tables.b.name)])
+    dead.engine.ledger.publishing([unsent.id], [("public", tables.a.name), ("public", tables.b.name)])
     dead._staging._lock.close()  # as when it is killed
     with Lakehouse(settings, spark=postgres_spark()) as opened:
         again, ledger = opened.engine.transactions, opened.engine.ledger

@@ -281,7 +281,7 @@ def test_compaction_moves_rows_without_a_conflict(lake: Lake, table: Handle) -> 
     tx, ids = Tx(lake), table.ids()
     table.delete([ids[10]], tx.ctx)
     table.update([ids[0]], names("x"), tx.ctx)
-    lake.opened.maintenance.run(("main", table.name), ["compact"])
+    lake.opened.maintenance.run(("public", table.name), ["compact"])
     assert len(table.sparkport(tx.ctx)) == 7
     tx.commit()
     assert by_key(table.agreed()) == {0: "x", 1: "n1", 2: "n2", 3: "n3", 4: "n4", 11: "more", 12: "more"}
@@ -305,7 +305,7 @@ def test_transactions_that_wait_are_committed_together(
         table.update([ids[number]], names(f"by {number}"), tx.ctx)
         table.insert(people((10 + number, "new")), tx.ctx)
     table.update([ids[0]], names("late"), open_ones[5].ctx)
-    writer = lake.opened.engine.writers.of(("main", table.name))
+    writer = lake.opened.engine.writers.of(("public", table.name))
     before = len(table.table()._version.metadata.snapshot_log)
     committer, gathered = lake.opened.engine._committer, [0]
     gather = committer._gather
@@ -363,7 +363,7 @@ def test_compaction_of_a_table_that_was_read_is_no_change(lake: Lake, table: Han
     tx = Tx(lake, Isolation.SERIALIZABLE)
     table.sparkport(tx.ctx)
     other.insert(people((10, "new")), tx.ctx)
-    lake.opened.maintenance.run(("main", table.name), ["compact"])
+    lake.opened.maintenance.run(("public", table.name), ["compact"])
     tx.commit()
     assert 10 in by_key(other.agreed())
 

@@ -207,11 +207,11 @@ def test_calls_at_the_wrong_server_are_told_so(pair: Pair) -> None:
             clients.append(stack.enter_context(connect(server.location)))
         right, wrong = clients
         tx = stack.enter_context(right.transaction())
-        tx.insert(f"main.{table.name}", people((10, "new")))
+        tx.insert(f"public.{table.name}", people((10, "new")))
         stray = Transaction(wrong._connection, tx.id)
         uses: list[Callable[[], object]] = [
-            lambda: stray.scan(f"main.{table.name}").read_all(),
-            lambda: stray.insert(f"main.{table.name}", people((11, "new"))),
+            lambda: stray.scan(f"public.{table.name}").read_all(),
+            lambda: stray.insert(f"public.{table.name}", people((11, "new"))),
             lambda: stray.call("tx.commit", rows=1),
             lambda: _ask(wrong, "commit_transaction", tx.id),
             lambda: _ask(wrong, "rollback_transaction", tx.id),
@@ -223,7 +223,7 @@ def test_calls_at_the_wrong_server_are_told_so(pair: Pair) -> None:
         assert wrong.scan("tx.transactions").read_all().column("id").to_pylist() == [tx.id]
         tx.commit()
         assert stray.status() is COMMITTED
-        assert wrong.scan(f"main.{table.name}").read_all().num_rows == 4
+        assert wrong.scan(f"public.{table.name}").read_all().num_rows == 4
 
 
 def _ask(client: Client, action: str, transaction_id: str) -> None:
@@ -261,7 +261,7 @@ def test_what_a_killed_server_left_open_is_aborted(pair: Pair) -> None:
     with rig:
         begun = [rig.client.transaction() for _ in range(3)]
         for number, tx in enumerate(begun):
-            tx.insert(f"main.{table.name}", people((10 + number, "new")))
+            tx.insert(f"public.{table.name}", people((10 + number, "new")))
         manager = pair.one.opened.engine.transactions
         begun[0].commit()
         assert by_key(table.sparkport())[10] == "new"
@@ -285,10 +285,10 @@ def test_what_a_server_of_another_catalog_has_left_in_the_same_folder_is_not_our
         return Lakehouse(settings, spark=shared_spark())
 
     dead = server("a")
-    schema = dead.catalog.schema(ANNA, "main")
+    schema = dead.catalog.schema(ANNA, "public")
     assert isinstance(schema, MutableSchema)
     schema.create_table(ANNA, TableDefinition(name="t", columns=THREE.schema))
-    location = dead.engine.pointers.location(("main", "t"))
+    location = dead.engine.pointers.location(("public", "t"))
     assert location is not None
     dead._staging._lock.close()
     with server("b"):
@@ -321,10 +321,10 @@ def test_snapshots_that_a_transaction_of_the_other_reads_are_kept(pair: Pair) ->
         other.insert(people((number, "new")))
     pinned, between, newest = snapshots(table)
     # It has not been said yet that it is needed, and cannot have been.
-    assert maintenance(pair.two).run(("main", table.name), ("expire",)).counts == {}
+    assert maintenance(pair.two).run(("public", table.name), ("expire",)).counts == {}
     with ahead(pair.one, 30):
         pair.one.opened.engine.ledger.beat(pair.one.opened.engine.needed())
-        report = maintenance(pair.two, later=31).run(("main", table.name), ("compact", "expire"))
+        report = maintenance(pair.two, later=31).run(("public", table.name), ("compact", "expire"))
         assert report.counts["compacted_files"] == 3
         assert report.counts["expired_snapshots"] == 2
         assert pinned in snapshots(table)
@@ -346,11 +346,11 @@ def test_branches_that_nobody_will_publish_are_dropped(pair: Pair) -> None:
     foreign = "sparkport_of_somebody"
     table.sql(*(f"ALTER TABLE {{t}} CREATE BRANCH {name}" for name in (theirs, ours, used, dead, foreign)))
     two.applier._in_use.add(used)
-    maintenance(pair.two, later=-10).run(("main", table.name), ("expire",))
+    maintenance(pair.two, later=-10).run(("public", table.name), ("expire",))
     assert set(table.table()._version.metadata.refs) == {"main", theirs, used, dead, foreign}
-    maintenance(pair.two).run(("main", table.name), ("expire",))
+    maintenance(pair.two).run(("public", table.name), ("expire",))
     assert set(table.table()._version.metadata.refs) == {"main", theirs, used, foreign}
     two.applier._in_use.clear()
     with ahead(pair.two):
-        maintenance(pair.two).run(("main", table.name), ("expire",))
+        maintenance(pair.two).run(("public", table.name), ("expire",))
     assert set(table.table()._version.metadata.refs) == {"main", foreign}

@@ -236,7 +236,7 @@ def catalog() -> StaticCatalog:
 
     return (
         CatalogBuilder("lake")
-        .schema("main")
+        .schema("public")
         .table("numbers", ROWS)
         .scalar_function(
             "double", lambda ctx, rows: pc.multiply(rows["x"], 2), [Parameter("x", pa.int64())], pa.int64()
@@ -261,7 +261,7 @@ def ipc_row(**values: Any) -> bytes:
 
 
 def ticket(name: str, kind: Kind = Kind.TABLE, arguments: bytes | None = None) -> bytes:
-    target = Target("lake", "main", kind, name)
+    target = Target("lake", "public", kind, name)
     return Ticket(ScanTicket(target=target, arguments=arguments).encode()).encode()
 
 
@@ -275,7 +275,7 @@ def action(name: str, body: object) -> bytes:
 
 
 def descriptor(name: str, kind: Kind = Kind.TABLE) -> bytes:
-    return Target("lake", "main", kind, name).descriptor().encode()
+    return Target("lake", "public", kind, name).descriptor().encode()
 
 
 def exchange_messages(
@@ -318,7 +318,7 @@ def valid_requests() -> list[tuple[str, list[bytes], Sequence[tuple[str, str]]]]
         ("Handshake", [Handshake(b"hello", 1).encode()], ()),
         ("ListFlights", [b""], ()),
         ("GetFlightInfo", [descriptor("numbers")], ()),
-        ("GetSchema", [FlightDescriptor(path=("main", "numbers")).encode()], ()),
+        ("GetSchema", [FlightDescriptor(path=("public", "numbers")).encode()], ()),
         ("DoGet", [numbers_ticket()], ()),
         ("DoGet", [ticket("series", Kind.TABLE_FUNCTION, arguments)], ()),
         ("DoExchange", exchange_messages("double", Kind.SCALAR_FUNCTION, _XS), SCALAR_HEADERS),

@@ -88,7 +88,7 @@ class Caller:
 
 def one_table(scan: Any) -> StaticCatalog:
     return (
-        CatalogBuilder("lake").schema("main").table("numbers", ROWS).scan_table("blocking", ROWS.schema, scan).build()
+        CatalogBuilder("lake").schema("public").table("numbers", ROWS).scan_table("blocking", ROWS.schema, scan).build()
     )
 
 
@@ -269,7 +269,7 @@ def test_a_function_is_closed_once_and_at_once(way: str, sent: int) -> None:
     call = Waiting()
     catalog = (
         CatalogBuilder("lake")
-        .schema("main")
+        .schema("public")
         .table("numbers", ROWS)
         .in_out_function("echo", lambda *_: call, [Parameter("rows", table=True)], ROWS.schema)
         .build()
@@ -326,7 +326,7 @@ class Recorder(InsertableTable):
 
 def upload(table: str = "inbox") -> list[bytes]:
     """A DoPut of one batch."""
-    command = json.dumps({"operation": "insert", "schema_name": "main", "table_name": table}).encode()
+    command = json.dumps({"operation": "insert", "schema_name": "public", "table_name": table}).encode()
     descriptor = FlightDescriptor(command=command).encode()
     writer = StreamWriter(ROWS.schema)
     first = b"\x0a" + bytes([len(descriptor)]) + descriptor + writer.schema_message()
@@ -335,7 +335,7 @@ def upload(table: str = "inbox") -> list[bytes]:
 
 def test_an_upload_that_ends_is_complete() -> None:
     table = Recorder()
-    with serving(CatalogBuilder("lake").schema("main").add(table).build()) as server, Raw(server.port) as raw:
+    with serving(CatalogBuilder("lake").schema("public").add(table).build()) as server, Raw(server.port) as raw:
         answer = raw.call("DoPut", *upload())
 
     assert (answer.code, table.complete, table.broken) == (grpc.StatusCode.OK, 1, 0)
@@ -346,7 +346,7 @@ def test_an_upload_is_never_taken_for_complete_when_its_client_has_gone(way: str
     """gRPC often reports a lost client as the end of the stream, which must not become half a statement."""
     table = Recorder()
     rounds = 25
-    with serving(CatalogBuilder("lake").schema("main").table("numbers", ROWS).add(table).build()) as server:
+    with serving(CatalogBuilder("lake").schema("public").table("numbers", ROWS).add(table).build()) as server:
         for _ in range(rounds):
             with Caller(server, way) as caller:
                 caller.start("DoPut", *upload())

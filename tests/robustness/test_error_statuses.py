@@ -80,7 +80,7 @@ def wrong_scan(ctx: CallContext, request: ScanRequest) -> Iterator[pa.RecordBatc
 def server() -> Iterator[Server]:
     tables = (
         CatalogBuilder("lake")
-        .schema("main")
+        .schema("public")
         .scan_table("failing", ROWS.schema, failing_scan)
         .scan_table("wrong", ROWS.schema, wrong_scan)
         .build()

@@ -28,7 +28,7 @@ _INFO = flight.FlightInfo(
     (flight.FlightEndpoint(b"t", ("grpc://x",), b"m", datetime(2030, 1, 1, tzinfo=UTC)),),
 )
 _TICKET = Ticket(
-    target=Target("lake", "main", Kind.TABLE, "t"),
+    target=Target("lake", "public", Kind.TABLE, "t"),
     columns=("a", "b"),
     filters='{"filters": []}',
     at=AsOf(AsOfUnit.VERSION, "3"),

@@ -107,7 +107,7 @@ def test_a_map_with_the_right_keys_and_wrong_values_is_a_clients_error(
 ) -> None:
     spec = next(spec for spec in ACTIONS if spec.name == name)
     value: st.SearchStrategy[object] = st.sampled_from(
-        ["", "lake", "main", "numbers", b"\xff", 0, -1, 2**64 - 1, None, True, [], [1], {}, 1.5]
+        ["", "lake", "public", "numbers", b"\xff", 0, -1, 2**64 - 1, None, True, [], [1], {}, 1.5]
     )
     descriptors = st.sampled_from([descriptor("numbers"), b"", b"\x08\x01", b"\x08\x09", b"\xff"])
     keys = spec.body.replace("{", ",").replace("}", ",").replace("(", ",").replace("?", "").split(",")

@@ -40,7 +40,7 @@ SCHEMA = pa.schema([("extra", pa.int32())]).serialize().to_pybytes()
 
 def fresh() -> MemoryCatalog:
     catalog = MemoryCatalog("lake")
-    catalog.create_table("main.numbers", ROWS.schema, rows=ROWS)
+    catalog.create_table("public.numbers", ROWS.schema, rows=ROWS)
     return catalog
 
 
@@ -51,7 +51,7 @@ def upload(of: bytes, rows: pa.Table) -> list[bytes]:
 
 
 def put(**command: object) -> bytes:
-    body = {"schema_name": "main", "table_name": "numbers", **command}
+    body = {"schema_name": "public", "table_name": "numbers", **command}
     return FlightDescriptor(command=json.dumps(body, separators=(",", ":")).encode()).encode()
 
 
@@ -61,7 +61,7 @@ def exchange(operation: str, rows: pa.Table, *, returning: bool) -> Call:
 
 
 def altered(name: str, **more: object) -> Call:
-    body = {"catalog": "lake", "schema": "main", "name": "numbers", "ignore_not_found": False, **more}
+    body = {"catalog": "lake", "schema": "public", "name": "numbers", "ignore_not_found": False, **more}
     return "DoAction", [action(name, body)], ()
 
 
@@ -73,7 +73,7 @@ IDS = pa.table({"rowid": pa.array([1, 2], pa.int64())})
 CHANGED = pa.table({"name": ["x", "y"], "rowid": pa.array([1, 2], pa.int64())})
 TABLE = {
     "catalog_name": "lake",
-    "schema_name": "main",
+    "schema_name": "public",
     "table_name": "fresh",
     "arrow_schema": SCHEMA,
     "on_conflict": "error",
@@ -92,7 +92,7 @@ SEEDS: list[Call] = [
     exchange("insert", ROWS, returning=True),
     exchange("update", CHANGED, returning=False),
     exchange("delete", IDS, returning=True),
-    asked("delete", schema_name="main", table_name="numbers", row_ids=[1, 2], returning=True),
+    asked("delete", schema_name="public", table_name="numbers", row_ids=[1, 2], returning=True),
     asked("create_transaction", isolation="snapshot", auto_commit=False),
     asked("commit_transaction", transaction_id="none"),
     asked("get_transaction_status", transaction_id="none"),
@@ -162,7 +162,7 @@ def test_an_upload_that_ends_anywhere_is_answered(server: Server, raw: Raw, call
 
 
 _VALUES = st.one_of(
-    st.sampled_from(["", "lake", "main", "numbers", "name", "id", "\ud800", "x" * 5000, "insert", "none"]),
+    st.sampled_from(["", "lake", "public", "numbers", "name", "id", "\ud800", "x" * 5000, "insert", "none"]),
     st.sampled_from([None, True, 0, -1, 2**64, 1.5, [], [0], [-1], [2**63], ["name"], {}, {"a": 1}, [[1]], [None]]),
 )
 _KEYS = [
@@ -175,7 +175,7 @@ _KEYS = [
 @pytest.mark.parametrize("name", [spec.name for spec in ACTIONS if spec.json])
 @given(body=st.dictionaries(st.sampled_from(_KEYS), _VALUES))
 def test_any_json_body_is_a_clients_error(server: Server, raw: Raw, name: str, body: dict[str, object]) -> None:
-    good = {"schema_name": "main", "table_name": "numbers", "row_ids": [1], "transaction_id": "none"}
+    good = {"schema_name": "public", "table_name": "numbers", "row_ids": [1], "transaction_id": "none"}
     check(raw, ("DoAction", [action(name, json.dumps({**good, **body}).encode())], ()))
 
 
@@ -183,7 +183,7 @@ def test_any_json_body_is_a_clients_error(server: Server, raw: Raw, name: str, b
 @given(body=st.dictionaries(st.sampled_from(_KEYS), _VALUES))
 def test_any_command_of_a_put_is_a_clients_error(server: Server, raw: Raw, body: dict[str, object]) -> None:
     renew(server)
-    good = {"operation": "update", "schema_name": "main", "table_name": "numbers", "row_ids": [0, 1, 2]}
+    good = {"operation": "update", "schema_name": "public", "table_name": "numbers", "row_ids": [0, 1, 2]}
     command = FlightDescriptor(command=json.dumps({**good, **body}).encode()).encode()
     writer = StreamWriter(ROWS.schema)
     length = bytes([len(command) & 0x7F | 0x80, len(command) >> 7 & 0x7F | 0x80, len(command) >> 14])
@@ -201,7 +201,7 @@ def test_any_value_in_a_change_of_a_table_is_a_clients_error(
     sent = Action.decode(SEEDS[number][1][0])
     body = msgpack.unpackb(sent.body)
     values = st.sampled_from(
-        ["", "main", "id", "\0", b"\xff", None, True, 0, -1, 2**63, [], [0], [99], ["x"], {}, {"a": 1}, SCHEMA, 1.5]
+        ["", "public", "id", "\0", b"\xff", None, True, 0, -1, 2**63, [], [0], [99], ["x"], {}, {"a": 1}, SCHEMA, 1.5]
     )
     for key in data.draw(st.lists(st.sampled_from(sorted(body)), min_size=1, max_size=3)):
         body[key] = data.draw(values)

@@ -32,7 +32,9 @@ LIMIT = 64 * 1024
 
 def test_calls_past_the_limit_are_refused_until_others_end() -> None:
     table = Blocking(1)
-    rows = CatalogBuilder("lake").schema("main").table("numbers", ROWS).scan_table("t", ROWS.schema, table.scan).build()
+    rows = (
+        CatalogBuilder("lake").schema("public").table("numbers", ROWS).scan_table("t", ROWS.schema, table.scan).build()
+    )
     limits = Limits(threads=3, max_concurrent_calls=3)
     with serving(rows, limits=limits) as server, Raw(server.port) as raw:
         running = [raw.start("DoGet", [ticket("t")]) for _ in range(3)]
@@ -51,7 +53,7 @@ def small() -> Iterator[Server]:
     """A server that takes and gives small messages only."""
     rows = pa.table({"n": pa.array(range(100_000), pa.int64()), "s": ["text"] * 100_000})
     wide = pa.table({"n": [1], "s": ["x" * (2 * LIMIT)]})
-    tables = CatalogBuilder("wide").schema("main").table("rows", rows).table("wide", wide).build()
+    tables = CatalogBuilder("wide").schema("public").table("rows", rows).table("wide", wide).build()
     with serving(catalog(), tables, limits=Limits(max_message_bytes=LIMIT, max_batch_bytes=LIMIT // 4)) as server:
         yield server
 
@@ -86,7 +88,7 @@ def test_a_batch_past_the_limit_ends_an_upload(connection: Raw) -> None:
 
 
 def info(client: pf.FlightClient, name: str) -> pf.FlightInfo:
-    return client.get_flight_info(pf.FlightDescriptor.for_path("wide", "main", name))
+    return client.get_flight_info(pf.FlightDescriptor.for_path("wide", "public", name))
 
 
 def test_large_batches_go_out_in_slices(connection: Raw, stock: pf.FlightClient) -> None:

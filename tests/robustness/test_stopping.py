@@ -16,7 +16,7 @@ from sparkport.testing import serving
 
 
 def blocking(table: Blocking) -> StaticCatalog:
-    return CatalogBuilder("lake").schema("main").scan_table("t", ROWS.schema, table.scan).build()
+    return CatalogBuilder("lake").schema("public").scan_table("t", ROWS.schema, table.scan).build()
 
 
 def stopping(server: Server, grace: float) -> threading.Thread:

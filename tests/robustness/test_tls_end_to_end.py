@@ -48,7 +48,7 @@ def read(server: Server, root: bytes, options: pf.FlightCallOptions = AUTHORIZED
         generic_options=[("grpc.use_local_subchannel_pool", 1)],
         **client,
     ) as connection:
-        info = connection.get_flight_info(pf.FlightDescriptor.for_path("main", "numbers"), options)
+        info = connection.get_flight_info(pf.FlightDescriptor.for_path("public", "numbers"), options)
         return connection.do_get(info.endpoints[0].ticket, options).read_all()
 
 

@@ -48,7 +48,7 @@ class Caller:
 @pytest.fixture
 def server() -> Iterator[Server]:
     catalog = MemoryCatalog("lake")
-    catalog.create_table("main.t", ROWS.schema).insert(CallContext(), ROWS.to_reader())
+    catalog.create_table("public.t", ROWS.schema).insert(CallContext(), ROWS.to_reader())
     action = CustomAction("own", lambda ctx, body: [str(ctx.transaction_id).encode()])
     with serving(catalog, authenticator=TOKENS, authorizer=NoTransactions(), actions=[action]) as running:
         yield running
@@ -79,17 +79,17 @@ def guest(server: Server) -> Iterator[Caller]:
 Use = Callable[[Caller, str], object]
 
 USES: dict[str, Use] = {
-    "scan": lambda who, tx: who.inside(tx).scan("main.t").read_all(),
+    "scan": lambda who, tx: who.inside(tx).scan("public.t").read_all(),
     "scan of tx.transactions": lambda who, tx: who.inside(tx).scan("tx.transactions").read_all(),
-    "describe": lambda who, tx: who.inside(tx).describe("main.t"),
+    "describe": lambda who, tx: who.inside(tx).describe("public.t"),
     "list": lambda who, tx: who.inside(tx).tables(),
     "version": lambda who, tx: who.inside(tx).version(),
-    "insert": lambda who, tx: who.inside(tx).insert("main.t", ROWS),
-    "update": lambda who, tx: who.inside(tx).update("main.t", pa.table({"rowid": [0], "id": [5]})),
-    "delete": lambda who, tx: who.inside(tx).delete("main.t", [0]),
-    "insert, JSON": lambda who, tx: who.json.inside(tx).insert("main.t", ROWS),
-    "delete, JSON": lambda who, tx: who.json.inside(tx).delete("main.t", [0]),
-    "the other header": lambda who, tx: who.json.inside(tx, header="airport-transaction-id").insert("main.t", ROWS),
+    "insert": lambda who, tx: who.inside(tx).insert("public.t", ROWS),
+    "update": lambda who, tx: who.inside(tx).update("public.t", pa.table({"rowid": [0], "id": [5]})),
+    "delete": lambda who, tx: who.inside(tx).delete("public.t", [0]),
+    "insert, JSON": lambda who, tx: who.json.inside(tx).insert("public.t", ROWS),
+    "delete, JSON": lambda who, tx: who.json.inside(tx).delete("public.t", [0]),
+    "the other header": lambda who, tx: who.json.inside(tx, header="airport-transaction-id").insert("public.t", ROWS),
     "tx.begin": lambda who, tx: who.inside(tx).call("tx.begin", rows=1),
     "tx.commit": lambda who, tx: who.inside(tx).call("tx.commit", rows=1),
     "tx.rollback": lambda who, tx: who.inside(tx).call("tx.rollback", rows=1),
@@ -119,7 +119,7 @@ def test_anothers_transaction_answers_like_one_that_never_was(
     alice: Caller, bob: Caller, use: str, ended: bool
 ) -> None:
     tx = alice.json.begin(auto_commit=False)
-    alice.json.inside(tx).insert("main.t", ROWS)
+    alice.json.inside(tx).insert("public.t", ROWS)
     if ended:
         alice.json.commit(tx)
     answer = told(USES[use], bob, tx)
@@ -134,9 +134,9 @@ def test_anothers_transaction_answers_like_one_that_never_was(
 def test_one_that_commits_each_statement_is_its_owners_too(alice: Caller, bob: Caller) -> None:
     tx = alice.json.begin()
     with pytest.raises(NotFound, match="not found"):
-        bob.inside(tx).insert("main.t", ROWS)
+        bob.inside(tx).insert("public.t", ROWS)
     assert alice.json.status(tx) == "active"
-    alice.inside(tx).insert("main.t", ROWS)
+    alice.inside(tx).insert("public.t", ROWS)
     assert alice.json.status(tx) == "committed"
 
 

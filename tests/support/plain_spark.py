@@ -39,7 +39,7 @@ class PlainSpark:
         self._sessions.close()
 
     def _collect(self, statement: str, table: str) -> list[Any]:
-        name = f"`{self._catalog}`.`main`.`{table}`"
+        name = f"`{self._catalog}`.`public`.`{table}`"
         with self._sessions.session() as session:
             rows: list[Any] = session.sql(statement.format(t=name)).collect()
         return rows

@@ -122,7 +122,7 @@ def test_without_any_source_the_defaults_hold() -> None:
         "127.0.0.1",
         50051,
         "lake",
-        "main",
+        "public",
     )
 
 
@@ -309,15 +309,15 @@ def test_the_ways_to_authenticate_follow_from_the_settings(tmp_path: Path) -> No
 
 
 def test_rules_come_from_their_own_file_or_from_the_settings_file(tmp_path: Path) -> None:
-    rule = 'rules = [{subjects = "*", operations = "read", resources = "lake.main"}]\n'
+    rule = 'rules = [{subjects = "*", operations = "read", resources = "lake.public"}]\n'
     (tmp_path / "rules.toml").write_text(rule)
     (tmp_path / "s.toml").write_text("[authorization]\n" + rule)
     assert Settings().authorizer() is None
     for settings in (Settings(rules=tmp_path / "rules.toml"), load({}, {}, file=tmp_path / "s.toml")):
         authorizer = settings.authorizer()
         assert isinstance(authorizer, RuleAuthorizer)
-        assert authorizer.allows(ANONYMOUS, Operation.READ, Resource("lake", "main", "t"))
-        assert not authorizer.allows(ANONYMOUS, Operation.DROP, Resource("lake", "main", "t"))
+        assert authorizer.allows(ANONYMOUS, Operation.READ, Resource("lake", "public", "t"))
+        assert not authorizer.allows(ANONYMOUS, Operation.DROP, Resource("lake", "public", "t"))
     with pytest.raises(InvalidArgument, match="rules and authorization are both set"):
         load({"rules": "r"}, {}, file=tmp_path / "s.toml")
 

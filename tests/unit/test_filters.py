@@ -234,7 +234,7 @@ def test_a_function_of_a_user_is_not_taken_for_duckdbs() -> None:
     call: dict[str, Any] = {"expression_class": "BOUND_FUNCTION", "type": "BOUND_FUNCTION", "children": [ref(0)]}
     call |= {"return_type": sql_type("BOOLEAN")}
     assert parse({**call, "name": "lower", "catalog_name": "", "schema_name": "mine"}) is None
-    assert parse({**call, "qname": {"path": ["mine", "main", "lower"]}}) is None
+    assert parse({**call, "qname": {"path": ["mine", "public", "lower"]}}) is None
     assert parse({**call, "qname": {"path": ["system", "main", "lower"]}}) is not None
 
 

@@ -19,14 +19,14 @@ from sparkport.protocol import flight
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("näme", pa.string(), metadata={"k": "v"})])
 WHEN = datetime(2031, 2, 3, 4, 5, 6, 789000, tzinfo=UTC)
 DESCRIPTORS = [
-    (flight.FlightDescriptor(path=("main", "tablé")), pf.FlightDescriptor.for_path("main", "tablé")),
+    (flight.FlightDescriptor(path=("public", "tablé")), pf.FlightDescriptor.for_path("public", "tablé")),
     (flight.FlightDescriptor(path=()), pf.FlightDescriptor.for_path()),
     (flight.FlightDescriptor(command=b"\x00\xffSELECT"), pf.FlightDescriptor.for_command(b"\x00\xffSELECT")),
     (flight.FlightDescriptor(command=b""), pf.FlightDescriptor.for_command(b"")),
 ]
 INFO = flight.FlightInfo(
     SCHEMA,
-    flight.FlightDescriptor(path=("main", "t")),
+    flight.FlightDescriptor(path=("public", "t")),
     (flight.FlightEndpoint(b"one", ("grpc://a:1", "grpc://b:2")), flight.FlightEndpoint(b"two", (), b"meta", WHEN)),
     total_records=5,
     total_bytes=-1,
@@ -46,7 +46,7 @@ def test_a_flight_info_survives_the_way_through_pyarrow() -> None:
     theirs = pf.FlightInfo.deserialize(INFO.encode())
 
     assert theirs.schema.equals(SCHEMA, check_metadata=True)
-    assert theirs.descriptor == pf.FlightDescriptor.for_path("main", "t")
+    assert theirs.descriptor == pf.FlightDescriptor.for_path("public", "t")
     assert (theirs.total_records, theirs.total_bytes, theirs.ordered, theirs.app_metadata) == (5, -1, True, b"\x81\xff")
     assert [endpoint.ticket.ticket for endpoint in theirs.endpoints] == [b"one", b"two"]
     assert flight.FlightInfo.decode(theirs.serialize()) == INFO

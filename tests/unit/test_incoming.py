@@ -17,7 +17,7 @@ from sparkport.protocol.flight import FlightDescriptor
 from sparkport.wire.frames import StreamWriter, flight_data, metadata_message
 from sparkport.wire.incoming import StreamReader, parse_flight_data
 
-DESCRIPTOR = FlightDescriptor(path=("main", "t"))
+DESCRIPTOR = FlightDescriptor(path=("public", "t"))
 BATCH = pa.record_batch(
     {
         "id": pa.array([1, None, 3]),

@@ -19,7 +19,7 @@ from sparkport.protocol.flight import FlightDescriptor
 from sparkport.protocol.streams import BatchMessage, ListUpload, MetadataMessage, Outgoing, SchemaMessage
 
 COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string())])
-PATH = FlightDescriptor(path=("lake", "main", "table", "t"), command=None)
+PATH = FlightDescriptor(path=("lake", "public", "table", "t"), command=None)
 OPERATIONS = ["insert", "update", "delete"]
 
 
@@ -40,7 +40,7 @@ class Driven:
     def __init__(self, operation: str, *, returning: bool, transaction: bool = False) -> None:
         self.catalog = MemoryCatalog("lake")
         rows = pa.Table.from_pylist([{"id": n, "name": f"old{n}"} for n in range(3)], COLUMNS)
-        self.table: MemoryTable = self.catalog.create_table("main.t", COLUMNS, rows=rows)
+        self.table: MemoryTable = self.catalog.create_table("public.t", COLUMNS, rows=rows)
         manager = self.catalog.transactions
         assert manager is not None
         self.manager = manager

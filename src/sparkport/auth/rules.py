@@ -22,8 +22,8 @@ _KEYS = ("subjects", "operations", "resources")
 class Rule:
     """Subjects that may do operations on resources; ``*`` in a pattern stands for any text.
 
-    A resource is ``catalog``, ``catalog.schema`` or ``catalog.schema.name``. It covers what lies in it: ``lake.main``
-    is the schema and all that is in it, ``lake.main.*`` only what is in it.
+    A resource is ``catalog``, ``catalog.schema`` or ``catalog.schema.name``. It covers what lies in it: ``lake.public``
+    is the schema and all that is in it, ``lake.public.*`` only what is in it.
     """
 
     subjects: tuple[str, ...]

@@ -2,7 +2,7 @@
 
 catalog = (
     CatalogBuilder("shop")
-    .schema("main")
+    .schema("public")
     .table("users", arrow_table)
     .scan_table("events", schema, scan_events)
     .scalar_function("double", lambda ctx, args: pc.multiply(args["x"], 2), [Parameter("x", pa.int64())], pa.int64())

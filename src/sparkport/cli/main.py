@@ -115,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_lakehouse(commands: Any) -> None:
     """What only a server of the lakehouse does, and may take its time for."""
     maintain = _add_remote(commands, "maintain", "compact a table and remove what nobody needs", timeout=3600)
-    maintain.add_argument("table", metavar="TABLE", help="such as main.events")
+    maintain.add_argument("table", metavar="TABLE", help="such as public.events")
     maintain.add_argument(
         "--step",
         dest="steps",
@@ -131,7 +131,7 @@ def _add_lakehouse(commands: Any) -> None:
         "bring a table of format v1 or v2 to v3, which UPDATE and DELETE need",
         timeout=3600,
     )
-    upgrade.add_argument("table", metavar="NAME", help="such as main.events")
+    upgrade.add_argument("table", metavar="NAME", help="such as public.events")
     demo = _add_remote(commands, "demo", "make tables to try, and say what to try", timeout=3600)
     demo.add_argument("--items", type=int, metavar="NUMBER", help="rows of the largest table (default: 1000000)")
     demo.add_argument("--replace", action="store_true", help="make tables anew that are there already")

@@ -1,4 +1,4 @@
-"""How people name tables and functions: ``users``, ``main.users``, ``lake.main.users``, quoted as in SQL, or tuples."""
+"""How people name tables and functions: ``users``, ``public.users``, ``lake.public.users``, quoted, or as tuples."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class LakehouseSchema(MutableSchema):
 
 
 class LakehouseCatalog(MutableCatalog):
-    def __init__(self, engine: LakeEngine, *, warehouse: str, default_schema: str = "main") -> None:
+    def __init__(self, engine: LakeEngine, *, warehouse: str, default_schema: str = "public") -> None:
         self.name = engine.catalog_name
         self.engine = engine
         self.warehouse = warehouse

@@ -42,7 +42,7 @@ class Lakehouse:
         self,
         settings: LakehouseSettings,
         *,
-        default_schema: str = "main",
+        default_schema: str = "public",
         transactions: TransactionSettings | None = None,
         on_state: Callable[[SparkState], None] | None = None,
         spark: SparkServer | None = None,

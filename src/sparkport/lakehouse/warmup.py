@@ -24,7 +24,7 @@ __all__ = ["warm_up"]
 logger = logging.getLogger(__name__)
 
 _CATALOG = "sparkport_warm_up"
-_TABLE = f"{_CATALOG}.main.t"
+_TABLE = f"{_CATALOG}.public.t"
 _SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 _SPARK_SCHEMA = "id bigint, v string"
 _CREATE = (

@@ -1,7 +1,7 @@
 """A catalog in memory: small, transactional, gone with the process. For examples, tests, and as the specification.
 
 catalog = MemoryCatalog("lake")
-users = catalog.create_table("main.users", pa.schema([("id", pa.int64())]))
+users = catalog.create_table("public.users", pa.schema([("id", pa.int64())]))
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class MemoryCatalog(MutableCatalog):
         self,
         name: str = "lake",
         *,
-        default_schema: str = "main",
+        default_schema: str = "public",
         settings: TransactionSettings | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:

@@ -2,7 +2,7 @@
 
     BEGIN;
     SELECT lake.tx.begin();
-    INSERT INTO lake.main.a …; UPDATE lake.main.b …;
+    INSERT INTO lake.public.a …; UPDATE lake.public.b …;
     SELECT lake.tx.commit();
     COMMIT;
 

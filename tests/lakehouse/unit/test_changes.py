@@ -40,7 +40,7 @@ class _Stream:
 class _Version:
     """As much of a table's version as a net change needs."""
 
-    name = ("main", "t")
+    name = ("public", "t")
     location = "here"
     columns = SimpleNamespace(fields=tuple(FIELDS))
 

@@ -130,10 +130,10 @@ def test_an_end_that_could_not_be_noted_is_noted_when_it_is_asked_for(
 
 def test_one_that_waits_for_two_tables_is_not_passed_over_by_later_ones() -> None:
     committer = Committer(pointers=None, writers=None, applier=None, current=None)  # type: ignore[arg-type]
-    a, b = ("main", "a"), ("main", "b")
+    a, b = ("public", "a"), ("public", "b")
     both, later, beside = (
         Pending(name, dict.fromkeys(tables))  # type: ignore[arg-type]
-        for name, tables in (("both", [a, b]), ("later", [b]), ("beside", [("main", "c")]))
+        for name, tables in (("both", [a, b]), ("later", [b]), ("beside", [("public", "c")]))
     )
     committer._busy = {a}
     committer._waiting = [both, later, beside]
