@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -75,6 +76,14 @@ class TransactionManager(ABC):
             raise TransactionNotFound(transaction_id)
         if state is TransactionState.ABORTED:
             raise TransactionNotActive(transaction_id, state.value)
+
+    def held(self, transaction_id: str) -> AbstractContextManager[None]:
+        """Operations may join it while the block runs, however long that is: a scan or a statement is under way.
+
+        Raises as ``require_open`` does. A manager that lets idle transactions expire SHOULD keep this one.
+        """
+        self.require_open(transaction_id)
+        return nullcontext()
 
     def succeeded(self, transaction_id: str) -> None:
         """An operation of the transaction has succeeded: in auto-commit that commits it."""

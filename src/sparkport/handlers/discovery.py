@@ -59,24 +59,30 @@ class Discovery:
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
         self._lock = threading.Lock()
-        self._listings: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
+        self._listings: OrderedDict[tuple[object, ...], tuple[Catalog, bytes]] = OrderedDict()
 
     # Actions
 
     def list_schemas(self, ctx: CallContext, body: MapReader) -> bytes:
-        """The listing, made once for each version of the catalog and each caller that sees something else."""
+        """The listing, made once for each version of the catalog and each caller that sees something else.
+
+        What a transaction sees is its own: the version is of now, and its tables may be of long ago.
+        """
         asked = body.optional_text("catalog_name") or ""
         catalog = self._directory.catalog(ctx, asked)
         version = catalog.version(ctx)
+        if ctx.transaction_id is not None:
+            return catalog_listing(self._listing(ctx, catalog, asked), version)
         key = (id(catalog), asked, version, ctx.identity)
         with self._lock:
-            listing = self._listings.get(key)
-            if listing is not None:
+            kept = self._listings.get(key)
+            if kept is not None:
                 self._listings.move_to_end(key)
-                return listing
+                return kept[1]
         listing = catalog_listing(self._listing(ctx, catalog, asked), version)
         with self._lock:
-            self._listings[key] = listing
+            # The catalog is kept with it: while it is there no other can have its id.
+            self._listings[key] = (catalog, listing)
             while len(self._listings) > _LISTINGS_KEPT:
                 self._listings.popitem(last=False)
         return listing

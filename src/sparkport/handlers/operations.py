@@ -44,8 +44,7 @@ class Operations:
             return
         manager = require_manager(catalog)
         transaction_id = ctx.transaction_id
-        self.require_open(manager, transaction_id)
-        with _ending(transaction_id, manager.succeeded, manager.failed):
+        with self.held(manager, transaction_id), _ending(transaction_id, manager.succeeded, manager.failed):
             yield
 
     @contextmanager
@@ -80,6 +79,13 @@ class Operations:
         if self.is_ended(manager, transaction_id):
             state = manager.status(transaction_id) or TransactionState.COMMITTED
             raise TransactionNotActive(transaction_id, state.value)
+
+    @contextmanager
+    def held(self, manager: TransactionManager, transaction_id: str) -> Iterator[None]:
+        """Require a transaction that is open, and keep it from expiring while the block runs."""
+        with manager.held(transaction_id):
+            self.require_open(manager, transaction_id)
+            yield
 
     def is_ended(self, manager: TransactionManager, transaction_id: str) -> bool:
         with self._lock:

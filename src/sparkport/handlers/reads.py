@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import pyarrow as pa
 
@@ -10,10 +11,10 @@ from sparkport.auth.model import Operation
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.functions import Arguments, TableFunction
 from sparkport.catalog.scan import Scan, Scannable, ScanRequest, as_scan
-from sparkport.catalog.table import find_row_id_column
+from sparkport.catalog.table import Table, find_row_id_column
 from sparkport.errors import InternalError, InvalidArgument
 from sparkport.handlers.closing import closed_with
-from sparkport.handlers.directory import Directory, Found
+from sparkport.handlers.directory import Directory
 from sparkport.handlers.discovery import readable_schema
 from sparkport.protocol.contents import table_schema
 from sparkport.protocol.filters import parse_filters
@@ -41,10 +42,10 @@ class Reads:
         arguments = parameters.optional_raw("table_function_parameters")
         condition = None if filters is None else parse_filters(filters)
         if target.kind is Kind.TABLE:
-            table = self._readable(ctx, target).table
-            schema = readable_schema(ctx, table, at)
-            request = ScanRequest(columns=_names(schema, column_ids), filter=condition, at=at)
-            parts: Sequence[ScanRequest] = table.plan(ctx, request)
+            with self._reading(ctx, target) as table:
+                schema = readable_schema(ctx, table, at)
+                request = ScanRequest(columns=_names(schema, column_ids), filter=condition, at=at)
+                parts: Sequence[ScanRequest] = table.plan(ctx, request)
         else:
             function = self._directory.function(ctx, target, TableFunction)  # type: ignore[type-abstract]
             schema = function.schema(ctx, function.bind(decode_arguments(arguments)))
@@ -61,12 +62,12 @@ class Reads:
         condition = None if ticket.filters is None else parse_filters(ticket.filters)
         request = ScanRequest(columns=ticket.columns, filter=condition, at=ticket.at, part=ticket.part)
         if ticket.target.kind is Kind.TABLE:
-            table = self._readable(ctx, ticket.target).table
-            schema = readable_schema(ctx, table, ticket.at)
-            if ticket.at is None:
-                schema = table_schema(table, table.schema_of(ctx, request))
-            _check_columns(schema, request)
-            yield from _stream(ctx, schema, request, table.scan(ctx, request))
+            with self._reading(ctx, ticket.target) as table:
+                schema = readable_schema(ctx, table, ticket.at)
+                if ticket.at is None:
+                    schema = table_schema(table, table.schema_of(ctx, request))
+                _check_columns(schema, request)
+                yield from _stream(ctx, schema, request, table.scan(ctx, request))
         else:
             function = self._directory.function(ctx, ticket.target, TableFunction)  # type: ignore[type-abstract]
             arguments: Arguments = function.bind(decode_arguments(ticket.arguments))
@@ -74,12 +75,19 @@ class Reads:
             _check_columns(schema, request)
             yield from _stream(ctx, schema, request, function.scan(ctx, arguments, request))
 
-    def _readable(self, ctx: CallContext, target: Target) -> Found:
-        """The table of a scan. A scan joins its transaction; one that is over, or was never begun, is refused."""
+    @contextmanager
+    def _reading(self, ctx: CallContext, target: Target) -> Iterator[Table]:
+        """The table of a scan. A scan joins its transaction, which does not expire while rows are on their way.
+
+        One that is over, or was never begun, is refused.
+        """
         found = self._directory.table(ctx, target, Operation.READ)
-        if ctx.transaction_id is not None and found.catalog.transactions is not None:
-            self._directory.operations.require_open(found.catalog.transactions, ctx.transaction_id)
-        return found
+        manager = found.catalog.transactions
+        if ctx.transaction_id is None or manager is None:
+            yield found.table
+            return
+        with self._directory.operations.held(manager, ctx.transaction_id):
+            yield found.table
 
 
 def _names(schema: pa.Schema, column_ids: Sequence[int]) -> tuple[str, ...]:

@@ -195,6 +195,14 @@ class Transactions(TransactionManager, Generic[S]):
     def require_open(self, transaction_id: str) -> None:
         self._find(transaction_id)
 
+    @contextmanager
+    def held(self, transaction_id: str) -> Iterator[None]:
+        transaction = self.enter(transaction_id)
+        try:
+            yield
+        finally:
+            self.leave(transaction)
+
     def succeeded(self, transaction_id: str) -> None:
         """An auto-commit statement has published itself: the status says so, and the transaction stays open."""
         with self._lock:
