@@ -292,6 +292,12 @@ def test_statistics_are_announced_only_where_duckdb_can_take_them_for_every_colu
     assert b"can_produce_statistics" not in announced["odd"]
 
 
+def test_an_old_version_announces_no_statistics_because_duckdb_asks_for_those_of_now(memory: Attached) -> None:
+    old = memory.flight_info("t", at=("VERSION", "0"))
+    assert b"can_produce_statistics" in (memory.table("t").schema.metadata or {})
+    assert b"can_produce_statistics" not in (old.schema.metadata or {})
+
+
 def test_statistics_of_an_unknown_column_are_an_invalid_argument(memory: Attached) -> None:
     body = {"flight_descriptor": memory.table("t").descriptor.serialize(), "column_name": "age", "type": "BIGINT"}
     with pytest.raises(AirportError, match="no column 'age'") as caught:

@@ -16,7 +16,7 @@ from sparkport.catalog.scan import AsOf
 from sparkport.catalog.table import StatisticsTable, Table, VersionedTable
 from sparkport.errors import InvalidArgument, Unsupported
 from sparkport.handlers.directory import Directory, Found
-from sparkport.protocol.contents import SchemaListing, catalog_listing, flight_info, table_schema
+from sparkport.protocol.contents import SchemaListing, catalog_listing, flight_info, table_schema, without_statistics
 from sparkport.protocol.flight import FlightDescriptor, FlightEndpoint, FlightInfo
 from sparkport.protocol.maps import MapReader, pack
 from sparkport.protocol.statistics import encode_statistics
@@ -38,7 +38,8 @@ def readable_schema(ctx: CallContext, table: Table, at: AsOf | None) -> pa.Schem
         return table_schema(table)
     if not isinstance(table, VersionedTable):
         raise Unsupported(f"table '{table.name}' keeps no versions: AT is not possible")
-    return table_schema(table, table.schema_at(ctx, at))
+    # DuckDB asks for statistics without saying of which version, and loses or garbles rows that they do not hold for.
+    return without_statistics(table_schema(table, table.schema_at(ctx, at)))
 
 
 def _result_schema(ctx: CallContext, function: Function) -> pa.Schema:

@@ -28,6 +28,7 @@ __all__ = [
     "plain_schema",
     "schema_contents",
     "table_schema",
+    "without_statistics",
 ]
 
 CHECKS_MARK = b"check_constraints"
@@ -66,11 +67,18 @@ def table_schema(table: Table, columns: pa.Schema | None = None) -> pa.Schema:
     return schema
 
 
+def without_statistics(schema: pa.Schema) -> pa.Schema:
+    """A schema from which no client learns that it may ask for statistics."""
+    return _without(schema, STATISTICS_MARK)
+
+
 def plain_schema(schema: pa.Schema) -> pa.Schema:
     """A schema without what ``table_schema`` adds to its metadata."""
-    metadata = {
-        key: value for key, value in (schema.metadata or {}).items() if key not in (CHECKS_MARK, STATISTICS_MARK)
-    }
+    return _without(schema, CHECKS_MARK, STATISTICS_MARK)
+
+
+def _without(schema: pa.Schema, *keys: bytes) -> pa.Schema:
+    metadata = {key: value for key, value in (schema.metadata or {}).items() if key not in keys}
     return schema.with_metadata(metadata or None)
 
 
