@@ -3,7 +3,7 @@
 #   make test PYTHON=python3.12             PYTHON makes .venv, where the first suitable one found is not wanted
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-faults test-histories check bench clean venv java
+.PHONY: help serve test test-duckdb test-faults test-histories check bench clean venv java
 
 ARGS ?=
 PYTHON ?=
@@ -18,6 +18,9 @@ serve: venv java ## run the server on 127.0.0.1:50051
 
 test: venv java ## run the tests
 	@.venv/bin/python -m pytest $(ARGS)
+
+test-duckdb: venv java ## run examples/duckdb/*.sql through a real DuckDB: CLIENT=its shell EXTENSION=airport's file
+	@PYTHONPATH=. .venv/bin/python -m tests.sessions --client "$(CLIENT)" --extension "$(EXTENSION)" $(ARGS)
 
 test-faults: venv java ## kill server and Spark at every step, 300 times: SEED=1; started again it goes on
 	@PYTHONPATH=. .venv/bin/python -m tests.faults --seed $(or $(SEED),1) $(ARGS)

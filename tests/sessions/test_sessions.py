@@ -1,0 +1,65 @@
+"""The sessions in examples/duckdb on tables of DuckDB's own, so that they stay right where no real client is at hand.
+
+What only a server has (versions, functions, its own refusals) is left out, and counted.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+import pytest
+from tests.support.sql_sessions import Statement, matches, read_session, sessions
+
+RUN, LEFT_OUT = 433, 132
+
+_NO_ROWS = (["Success"], ["Count"])
+
+
+def local_lake() -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect()
+    connection.execute("ATTACH ':memory:' AS lake; CREATE SCHEMA lake.public; SET TimeZone = 'UTC'")
+    return connection
+
+
+def answer(connection: duckdb.DuckDBPyConnection, sql: str) -> list[str]:
+    """The rows as DuckDB's shell prints them: none of a statement that only counts what it has changed."""
+    result = connection.sql(sql)
+    if result is None or result.columns in _NO_ROWS:
+        return []
+    names, rows = result.columns, result.to_arrow_table()
+    with duckdb.connect() as printer:
+        texts = printer.execute("SELECT CAST(COLUMNS(*) AS VARCHAR) FROM rows").fetchall()
+    assert len(rows) == len(texts)
+    return [" | ".join("NULL" if value is None else value for value in row) for row in [names, *texts]]
+
+
+def check(connection: duckdb.DuckDBPyConnection, statement: Statement) -> None:
+    """Where an error is expected, one of its kind is enough: a server says it in its own words."""
+    where = f"line {statement.line}: {statement.sql}"
+    if statement.error is None:
+        got = answer(connection, statement.sql)
+        assert matches(statement.expected, got), f"{where}\nexpected {statement.expected}\nanswered {got}"
+        return
+    with pytest.raises(duckdb.Error) as caught:
+        answer(connection, statement.sql)
+    assert statement.error == "IO Error" or str(caught.value).startswith(statement.error), where
+
+
+@pytest.mark.parametrize("path", sessions(), ids=lambda path: path.stem)
+def test_a_session_answers_as_its_file_says(path: Path) -> None:
+    with local_lake() as connection:
+        for statement in read_session(path).statements:
+            if not statement.server_only:
+                check(connection, statement)
+
+
+def test_most_statements_are_run_here() -> None:
+    found = [statement.server_only for path in sessions() for statement in read_session(path).statements]
+    assert (found.count(False), found.count(True)) == (RUN, LEFT_OUT)
+
+
+def test_every_error_in_a_session_is_of_duckdbs_kinds() -> None:
+    kinds = {statement.error for path in sessions() for statement in read_session(path).statements}
+    assert not {kind for kind in kinds if kind in ("INTERNAL Error", "FATAL Error")}
+    assert {"Constraint Error", "Catalog Error", "Binder Error", "IO Error"} <= kinds
