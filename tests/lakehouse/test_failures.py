@@ -372,7 +372,7 @@ def test_the_journal_of_metadata_files_stays_short(tmp_path: Path) -> None:
     staging = Staging(str(tmp_path))
     for number in range(5_000):
         staging.note(f"/t/metadata/{number}.metadata.json")
-    lines = (staging.folder / "metadata.txt").read_text().splitlines()
+    lines = (staging.folder / "metadata.jsonl").read_text().splitlines()
     staging.close()
-    assert lines[-1] == "/t/metadata/4999.metadata.json"
+    assert lines[-1] == '"/t/metadata/4999.metadata.json"'
     assert 512 <= len(lines) <= 4_096

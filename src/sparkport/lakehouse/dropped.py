@@ -10,7 +10,6 @@ catalog has been given, which is why the owner of the warehouse has to ask for i
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Collection, Iterable
 
 from sparkport.errors import NotFound
@@ -18,6 +17,7 @@ from sparkport.lakehouse.database import Database, Rows
 from sparkport.lakehouse.files import FileInfo, FileSystem, local_path, plain_path
 from sparkport.lakehouse.manifests import read_manifest, read_manifest_list
 from sparkport.lakehouse.metadata import Snapshot, TableMetadata, load
+from sparkport.lakehouse.places import Warehouse, is_table_folder, true_path
 
 __all__ = ["DroppedFolders"]
 
@@ -26,9 +26,6 @@ logger = logging.getLogger(__name__)
 _TABLE = """CREATE TABLE IF NOT EXISTS sparkport_folders (
     catalog_name VARCHAR(255) NOT NULL, folder VARCHAR(1000) NOT NULL, dropped_at DOUBLE PRECISION,
     PRIMARY KEY (catalog_name, folder))"""
-
-_OURS = re.compile(r"[^/]+/[^/]+-[0-9a-f]{8}")
-"""A table's place in the warehouse: its schema, and its first name with a part that was drawn by lot."""
 
 _POINTERS = "iceberg_tables WHERE metadata_location IS NOT NULL"  # of all catalogs, and of views too
 _METADATA = ".metadata.json"
@@ -51,7 +48,7 @@ class DroppedFolders:
     ) -> None:
         self._database = database
         self._catalog = catalog
-        self._warehouse = plain_path(warehouse)
+        self._warehouse = Warehouse(warehouse)
         self._files = files
         self._pinned = pinned
         self._is_read = is_read
@@ -68,7 +65,7 @@ class DroppedFolders:
             pointers = work.query(f"SELECT catalog_name, metadata_location FROM {_POINTERS}")
             known: dict[str, float | None] = dict(self._known(work.query))
         own = {self._folder(location) for catalog, location in pointers if catalog == self._catalog}
-        places = [plain_path(location) for _, location in pointers]
+        places = [_place(location) for _, location in pointers]
         held = {folder for folder in known if _any_below(places, folder)}
         new = own - known.keys() - {None}
         back = {folder for folder in held if known[folder] is not None}
@@ -111,26 +108,32 @@ class DroppedFolders:
 
     def _folder(self, location: str) -> str | None:
         """The folder that a table's metadata is in, when it is one that sparkport makes in this warehouse."""
-        folder, found, _ = plain_path(location).rpartition("/metadata/")
-        inside = folder.removeprefix(f"{self._warehouse}/")
-        return folder if found and inside != folder and _OURS.fullmatch(inside) else None
+        folder, found, _ = _place(location).rpartition("/metadata/")
+        return folder if found and self._is_ours(folder) else None
+
+    def _is_ours(self, folder: str) -> bool:
+        """Whether a folder is one that sparkport makes in this warehouse, and truly there: not a link to another."""
+        inside = self._warehouse.inside(folder)
+        return inside is not None and is_table_folder(inside) and true_path(folder) == folder
 
     def _in_use(self, folder: str, since: float) -> str | None:
         """Why a folder has to stay; empty where it is none to be removed ever, None where it can go."""
-        if _any_below(map(plain_path, self._pinned()), folder):
+        if not self._is_ours(folder):
+            return ""
+        if _any_below(map(_place, self._pinned()), folder):
             return "a transaction sees the table"
         listed = self._files.list(folder)
         if any(info.modified is None or info.modified > since + _CLOCK_SLACK for info in listed):
             return _WRITTEN
         metadata = self._newest(listed)
         if metadata is not None:
-            if plain_path(metadata.location) != folder or _kept(metadata):
+            if _place(metadata.location) != folder or _kept(metadata):
                 return ""
             if self._is_read(metadata.uuid):
                 return "it is being read"
         with self._database.transaction() as work:  # the last look, and as late as can be
             pointers = work.query(f"SELECT metadata_location, iceberg_type FROM {_POINTERS}")
-        if _any_below((plain_path(location) for location, _ in pointers), folder):
+        if _any_below((_place(location) for location, _ in pointers), folder):
             return "a table is there again"
         return self._elsewhere.user(folder, [location for location, kind in pointers if kind != "VIEW"])
 
@@ -179,8 +182,8 @@ class _Elsewhere:
                 metadata = load(self._files, pointer)
             except NotFound:
                 return f"it is not known what files a table has: '{pointer}' is missing"
-            place = plain_path(metadata.location)
-            if _any_below([place], folder) or place == folder or folder.startswith(f"{place}/"):
+            place = _place(metadata.location)
+            if _any_below([place], folder) or place == folder or folder.startswith(f"{place.rstrip('/')}/"):
                 return f"a table has its place at '{place}'"
             for snapshot in metadata.snapshots:
                 key = (metadata.uuid, snapshot.id)
@@ -202,10 +205,15 @@ class _Elsewhere:
             key = (place, listed["manifest_path"])
             if key not in manifests:
                 paths = [key[1], *(file.path for file in read_manifest(self._files, listed))]
-                plain = map(plain_path, paths)
-                manifests[key] = {path for path in plain if not path.startswith(f"{place}/")}
+                outside = (path for path in paths if not plain_path(path).startswith(f"{place}/"))
+                manifests[key] = {_place(path) for path in outside}
             found |= manifests[key]
         return frozenset(found)
+
+
+def _place(location: str) -> str:
+    """Where something truly is; an address that says that to nobody stays as it is."""
+    return true_path(location) or plain_path(location)
 
 
 def _any_below(paths: Iterable[str], folder: str) -> bool:

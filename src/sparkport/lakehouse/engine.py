@@ -19,6 +19,7 @@ from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.ledger import Ledger
 from sparkport.lakehouse.own import OwnChanges
 from sparkport.lakehouse.own_rows import OwnRows
+from sparkport.lakehouse.places import Warehouse
 from sparkport.lakehouse.pointers import Cut, Pointers, TableName
 from sparkport.lakehouse.snapshot import TableVersion, VersionLoader
 from sparkport.lakehouse.spark import Sessions
@@ -83,6 +84,7 @@ class LakeEngine:
         staging: Staging,
         loader: VersionLoader,
         ledger: Ledger,
+        warehouse: Warehouse,
         settings: TransactionSettings | None = None,
     ) -> None:
         self.catalog_name = catalog_name
@@ -91,6 +93,7 @@ class LakeEngine:
         self.spark = spark
         self.staging = staging
         self.ledger = ledger
+        self.warehouse = warehouse
         self._loader = loader
         self._settings = settings or TransactionSettings()
         self.transactions: Transactions[LakeView] = Transactions(self, self._settings)

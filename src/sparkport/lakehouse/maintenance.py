@@ -23,7 +23,7 @@ from sparkport.lakehouse.apply import BRANCH, drop_branches
 from sparkport.lakehouse.durable import sync_snapshot
 from sparkport.lakehouse.edits import set_properties
 from sparkport.lakehouse.engine import LakeEngine
-from sparkport.lakehouse.files import local_path, plain_path, sync
+from sparkport.lakehouse.files import local_path, sync
 from sparkport.lakehouse.maintenance_plan import (
     Compaction,
     MaintenanceSettings,
@@ -353,8 +353,9 @@ class _Run:
             return
         metadata = self._metadata()
         folder = metadata.metadata_location.rpartition("/")[0]
-        if self._shared(metadata) is not None:
-            self._skipped["metadata"] = "another table has files in the same folder"
+        reason = self._shared(metadata)
+        if reason is not None:
+            self._skipped["metadata"] = reason
             return
         listed = self._engine.files.list(folder)
         present = {info.path for info in listed}
@@ -373,9 +374,13 @@ class _Run:
 
     def _shared(self, metadata: TableMetadata) -> str | None:
         """Why files in the table's folder that the table does not know may be somebody's all the same."""
-        own = plain_path(metadata.location) + "/"
+        own = self._engine.warehouse.inside(metadata.location)
+        if own is None:
+            return "the table's folder is not in the warehouse"
+        if not (self._engine.warehouse.inside(metadata.metadata_location) or "").startswith(f"{own}/"):
+            return "the table's metadata is not in the table's folder"
         for other, location in self._engine.pointers.cut().tables.items():
-            if other != self._table and plain_path(location).startswith(own):
+            if other != self._table and (self._engine.warehouse.inside(location) or "").startswith(f"{own}/"):
                 return f"table '{'.'.join(other)}' has files in the same folder"
         known = {metadata.metadata_location, *(entry["metadata-file"] for entry in metadata.metadata_log)}
         if self._maintenance.pinned(self._table).keys() - known:

@@ -18,6 +18,7 @@ from sparkport.lakehouse.ledger import Ledger
 from sparkport.lakehouse.maintenance import Maintenance
 from sparkport.lakehouse.maintenance_plan import MaintenanceSettings
 from sparkport.lakehouse.maintenance_thread import MaintenanceThread
+from sparkport.lakehouse.places import Warehouse
 from sparkport.lakehouse.pointers import Pointers, SqlPointers, TableName
 from sparkport.lakehouse.read import Reader
 from sparkport.lakehouse.recovery import JournalledFiles, recover
@@ -74,9 +75,10 @@ class Lakehouse:
             staging=self._staging,
             loader=loader,
             ledger=self._ledger,
+            warehouse=Warehouse(settings.warehouse_path),
             settings=transactions,
         )
-        recover(files, self.engine.pointers, self._staging, self._ledger)
+        recover(files, self.engine.pointers, self._staging, ledger=self._ledger, warehouse=self.engine.warehouse)
         self.catalog = LakehouseCatalog(self.engine, warehouse=settings.warehouse_path, default_schema=default_schema)
 
         self.maintenance = Maintenance(self.engine, self._reader, maintenance)

@@ -2,18 +2,21 @@
 
 A metadata file is written before the catalog points to it. The server notes each in its staging folder first, so that
 whoever starts next need not look through the warehouse, and cannot take another server's file in the making for dead.
+Whatever a journal says: only what is called as a metadata file and truly is in the warehouse is removed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import re
 
 from sparkport.errors import SparkportError
 from sparkport.lakehouse.apply import BRANCH, drop_branches
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.ledger import Ledger
 from sparkport.lakehouse.metadata import load
+from sparkport.lakehouse.places import Warehouse, is_metadata_file, true_path
 from sparkport.lakehouse.pointers import Pointers
 from sparkport.lakehouse.staging import Staging
 
@@ -37,17 +40,21 @@ class JournalledFiles(FileSystem):
         super().write_new(path, data)
 
 
-def recover(files: FileSystem, pointers: Pointers, staging: Staging, ledger: Ledger) -> None:
+def recover(files: FileSystem, pointers: Pointers, staging: Staging, *, ledger: Ledger, warehouse: Warehouse) -> None:
     """Clean up after servers that are dead. What cannot be cleaned up is in nobody's way: the server starts anyhow."""
 
     def forget(server: str, written: list[str]) -> None:
         ledger.bury(server)
         current = dict(pointers.cut().tables) if written else {}
+        places = {table: _true_folder(location) for table, location in current.items()}
         for location in written:
-            _forget(files, location, list(current.values()))
-        folders = {_folder(location) for location in written}
-        for table, location in current.items():
-            if _folder(location) in folders:
+            folder = _true_folder(location)
+            if folder is None:
+                continue
+            there = [table for table, place in places.items() if place == folder]
+            if is_metadata_file(location) and warehouse.inside(location) is not None:
+                _forget(files, location, [current[table] for table in there])
+            for table in there:
                 with contextlib.suppress(SparkportError):
                     drop_branches(pointers, files, table, lambda name: name.startswith(f"{BRANCH}{server}_"))
 
@@ -57,25 +64,27 @@ def recover(files: FileSystem, pointers: Pointers, staging: Staging, ledger: Led
         logger.warning("what dead servers have left was not removed: %s", exc)
 
 
-def _folder(location: str) -> str:
-    return location.rpartition("/")[0]
+def _true_folder(location: str) -> str | None:
+    return true_path(location.rpartition("/")[0])
 
 
 def _forget(files: FileSystem, location: str, current: list[str]) -> None:
+    """``current`` is what the tables point to whose metadata is in the same folder, which is a table's own for good."""
     folder, _, name = location.rpartition("/")
+    aside = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{32}}\.tmp")
     with contextlib.suppress(SparkportError):
         for found in files.list(folder):
-            if found.path.rpartition("/")[2].startswith(f".{name}."):
+            parent, _, other = found.path.rpartition("/")
+            if aside.fullmatch(other) and true_path(parent) == true_path(folder):
                 files.delete(found.path)
-        # By its folder, which is the table's own for good, while its name may have changed since.
-        if any(_needs(files, pointer, location) for pointer in current if pointer.rpartition("/")[0] == folder):
+        if any(_needs(files, pointer, name) for pointer in current):
             return
         if files.exists(location):
             logger.info("removing metadata that nobody points to: %s", location)
             files.delete(location)
 
 
-def _needs(files: FileSystem, pointer: str, location: str) -> bool:
-    if pointer == location:
-        return True
-    return any(entry.get("metadata-file") == location for entry in load(files, pointer).metadata_log)
+def _needs(files: FileSystem, pointer: str, name: str) -> bool:
+    """By the file's name, of which a part was drawn by lot: its folder can be spelled in several ways."""
+    known = [pointer, *(str(entry.get("metadata-file")) for entry in load(files, pointer).metadata_log)]
+    return any(path.rpartition("/")[2] == name for path in known)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import json
 import logging
 import os
 import re
@@ -110,7 +111,10 @@ class _disk_errors:  # noqa: N801 - reads as a word of the with statement
 
 
 _OWN = re.compile(r"[0-9a-f]{32}")
-_JOURNAL = "metadata.txt"
+_JOURNAL = "metadata.jsonl"
+_OLD_JOURNAL = "metadata.txt"
+"""What earlier versions wrote, one address in a line: it cannot be told from a name with a line's end in it, so that
+nothing is done by it. Files that such a server left are removed by maintenance."""
 _CATALOG = "catalog.txt"
 _JOURNAL_LINES = 4_096
 _JOURNAL_KEPT = 512
@@ -151,15 +155,16 @@ class Staging:
         """A metadata file is about to be written there, or a branch made of the table that it describes."""
         journal = self.folder / _JOURNAL
         with self._journal_lock, _disk_errors():
-            self._journal_lines.append(location)
+            line = json.dumps(location) + "\n"
+            self._journal_lines.append(line)
             if len(self._journal_lines) > _JOURNAL_LINES:
                 del self._journal_lines[:-_JOURNAL_KEPT]
                 aside = journal.with_suffix(".new")
-                aside.write_text("".join(f"{line}\n" for line in self._journal_lines))
+                aside.write_text("".join(self._journal_lines))
                 aside.replace(journal)
                 return
             with journal.open("a") as file:
-                file.write(f"{location}\n")
+                file.write(line)
 
     @property
     def server(self) -> str:
@@ -178,15 +183,14 @@ class Staging:
                 if not self._is_of_same_catalog(other):
                     continue
                 logger.info("removing what a dead server staged in %s", other)
-                journal = other / _JOURNAL
-                forget(other.name, journal.read_text().splitlines() if journal.exists() else [])
+                forget(other.name, list(_noted(other / _JOURNAL)))
                 shutil.rmtree(other, ignore_errors=True)
 
     def _is_of_same_catalog(self, folder: Path) -> bool:
         try:
             return (folder / _CATALOG).read_text() == self._catalog
         except FileNotFoundError:  # it died before it did anything at all
-            return not (folder / _JOURNAL).exists()
+            return not any((folder / name).exists() for name in (_JOURNAL, _OLD_JOURNAL))
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -194,6 +198,17 @@ class Staging:
         with (self._root / "servers.lock").open("w") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
             yield
+
+
+def _noted(journal: Path) -> Iterator[str]:
+    """What a journal has in lines that are whole: the last one may have been cut off."""
+    if not journal.exists():
+        return
+    for line in journal.read_text(errors="replace").split("\n"):
+        with contextlib.suppress(ValueError):
+            location = json.loads(line)
+            if isinstance(location, str):
+                yield location
 
 
 def _is_owned(folder: Path) -> bool:
