@@ -30,7 +30,7 @@ from sparkport.catalog.ddl import (
     TableDefinition,
 )
 from sparkport.catalog.defaults import default_of
-from sparkport.catalog.evolve import COMMENT_MARK
+from sparkport.catalog.names import COMMENT_MARK
 from sparkport.catalog.scan import AsOf, AsOfUnit
 from sparkport.errors import (
     AlreadyExists,

@@ -161,7 +161,6 @@ def test_fields_of_a_slice_are_those_of_its_own_rows() -> None:
 REFUSED: list[tuple[Alteration, type[SparkportError], str]] = [
     (AddColumn(pa.field("Name", pa.int64())), AlreadyExists, "column 'Name' already exists"),
     (AddColumn(pa.field("rowid", pa.int64())), InvalidArgument, "reserved"),
-    (AddColumn(pa.field("", pa.int64())), InvalidArgument, "no name"),
     (AddColumn(row_id_field("n")), InvalidArgument, "marked as row id"),
     (RenameColumn("name", "_file"), InvalidArgument, "reserved"),
     (RenameColumn("name", "ID"), AlreadyExists, "column 'ID' already exists"),

@@ -1,6 +1,7 @@
 """Changing what there is: the abilities of catalogs, schemas and tables that can, and the changes as plain values.
 
-A change is a frozen value, so that it can be printed, compared, tested without an engine and sent again safely.
+A change is a frozen value, so that it can be printed, compared, tested without an engine and sent again safely. The
+names in it are names that things can have: one that gives something another name cannot be made.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.model import Catalog, Schema
+from sparkport.catalog.names import require_comment, require_field, require_field_names, require_name, require_tags
 from sparkport.catalog.table import ROW_ID_MARK, Table
 from sparkport.errors import InvalidArgument
 
@@ -63,11 +65,21 @@ class TableDefinition:
     comment: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        require_name(self.name, "table")
+        require_comment(self.comment)
+        require_tags(self.tags)
+        for column in self.columns:
+            require_field(column, "column")
+
 
 @dataclass(frozen=True, slots=True)
 class AddColumn:
     column: pa.Field
     if_not_exists: bool = False
+
+    def __post_init__(self) -> None:
+        require_field(self.column, "column")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +94,17 @@ class RenameColumn:
     name: str
     new_name: str
 
+    def __post_init__(self) -> None:
+        require_name(self.new_name, "column")
+
 
 @dataclass(frozen=True, slots=True)
 class ChangeType:
     name: str
     type: pa.DataType
+
+    def __post_init__(self) -> None:
+        require_field_names(self.type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +133,9 @@ class AddField:
     field: pa.Field
     if_not_exists: bool = False
 
+    def __post_init__(self) -> None:
+        require_field(self.field, "field")
+
 
 @dataclass(frozen=True, slots=True)
 class DropField:
@@ -127,6 +148,9 @@ class RenameField:
     path: tuple[str, ...]
     new_name: str
 
+    def __post_init__(self) -> None:
+        require_name(self.new_name, "field")
+
 
 @dataclass(frozen=True, slots=True)
 class SetComment:
@@ -134,6 +158,9 @@ class SetComment:
 
     comment: str | None
     column: str | None = None
+
+    def __post_init__(self) -> None:
+        require_comment(self.comment)
 
 
 Alteration: TypeAlias = (
@@ -197,6 +224,4 @@ def check_new_names(columns: pa.Schema) -> None:
             raise InvalidArgument(f"column name '{name}' is reserved")
         if name.casefold() in seen:
             raise InvalidArgument(f"column '{name}' is given twice")
-        if not name:
-            raise InvalidArgument("a column has no name")
         seen.add(name.casefold())

@@ -22,11 +22,10 @@ from sparkport.catalog.ddl import (
     check_new_names,
 )
 from sparkport.catalog.defaults import DEFAULT_MARK, default_values
+from sparkport.catalog.names import COMMENT_MARK
 from sparkport.errors import AlreadyExists, ConstraintViolation, InvalidArgument, Unsupported
 
-__all__ = ["COMMENT_MARK", "can_promote", "evolve_batch", "evolve_schema", "find_column"]
-
-COMMENT_MARK = b"comment"
+__all__ = ["can_promote", "evolve_batch", "evolve_schema", "find_column"]
 
 _PROMOTIONS = "integers to wider integers, FLOAT to DOUBLE, DECIMAL to more digits before the point"
 

@@ -37,6 +37,7 @@ from sparkport.catalog.ddl import (
     check_new_names,
 )
 from sparkport.catalog.model import Catalog, Schema
+from sparkport.catalog.names import require_name, require_schema_name, require_schema_texts
 from sparkport.catalog.table import Table, data_schema
 from sparkport.errors import (
     AlreadyExists,
@@ -122,13 +123,16 @@ class Ddl:
 
     def create_schema(self, ctx: CallContext, body: MapReader) -> bytes:
         catalog = self._catalog(ctx, body.text("catalog_name"))
-        name = _new_name(body, "schema")
+        name = body.text("schema")
+        require_schema_name(name)
         if name.casefold() == TX_SCHEMA:
             raise InvalidArgument(f"schema name '{name}' is reserved")
         self._require(ctx, Operation.CREATE, Resource(catalog.name, name))
-        change = self._done.change(ctx, (catalog.name, name), "create_schema", body.optional_text("comment"))
+        comment, tags = body.optional_text("comment"), body.text_map("tags")
+        require_schema_texts(comment, tags)
+        change = self._done.change(ctx, (catalog.name, name), "create_schema", comment)
         try:
-            catalog.create_schema(ctx, name, comment=body.optional_text("comment"), tags=body.text_map("tags"))
+            catalog.create_schema(ctx, name, comment=comment, tags=tags)
         except AlreadyExists:
             if not change.repeated:
                 raise
@@ -189,7 +193,8 @@ class Ddl:
     def rename_table(self, ctx: CallContext, body: MapReader) -> bytes | None:
         catalog = self._catalog(ctx, body.text("catalog"))
         schema = self._schema(ctx, catalog, body.text("schema"))
-        name, new_name = body.text("name"), _new_name(body, "new_table_name")
+        name, new_name = body.text("name"), body.text("new_table_name")
+        require_name(new_name, "table")
         self._require(ctx, Operation.ALTER, Resource(catalog.name, schema.name, name))
         self._require(ctx, Operation.CREATE, Resource(catalog.name, schema.name, new_name))
         change = self._done.change(ctx, (catalog.name, schema.name, name), "rename_table", new_name)
@@ -270,20 +275,12 @@ def _definition(body: MapReader) -> TableDefinition:
     check_new_names(columns)
     checks = body.texts("check_constraints") if "check_constraints" in body else ()
     return TableDefinition(
-        name=_new_name(body, "table_name"),
+        name=body.text("table_name"),
         columns=plain_schema(columns),
         checks=checks,
         comment=body.optional_text("comment"),
         tags=body.text_map("tags"),
     )
-
-
-def _new_name(body: MapReader, key: str) -> str:
-    """A name that something will have from now on."""
-    name = body.text(key)
-    if not name.strip() or "\0" in name:
-        raise InvalidArgument(f"body key '{key}' is no name")
-    return name
 
 
 _SPELLED = {

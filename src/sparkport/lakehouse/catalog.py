@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import uuid
 from collections.abc import Iterable, Mapping
 
 from sparkport.catalog.constraints import require_checks
@@ -12,12 +11,14 @@ from sparkport.catalog.context import CallContext
 from sparkport.catalog.ddl import MutableCatalog, MutableSchema, OnConflict, TableDefinition, check_new_names
 from sparkport.catalog.defaults import require_default
 from sparkport.catalog.model import CatalogVersion, Schema, find_by_name
+from sparkport.catalog.names import require_name, require_schema_name, require_schema_texts
 from sparkport.catalog.table import Table
 from sparkport.errors import AlreadyExists, SchemaNotFound, TableNotFound
 from sparkport.lakehouse.columns import CHECKS, new_columns
 from sparkport.lakehouse.edits import new_table
 from sparkport.lakehouse.engine import LakeEngine
 from sparkport.lakehouse.metadata_files import write_metadata
+from sparkport.lakehouse.places import new_folder
 from sparkport.lakehouse.pointers import TableName
 from sparkport.lakehouse.table import LakeTable
 
@@ -87,7 +88,7 @@ class LakehouseSchema(MutableSchema):
         if definition.comment:
             properties["comment"] = definition.comment
         name: TableName = (self.name, definition.name)
-        folder = f"{self._catalog.warehouse}/{self.name}/{definition.name}-{uuid.uuid4().hex[:8]}"
+        folder = f"{self._catalog.warehouse}/{new_folder(self.name, definition.name)}"
         metadata = new_table(folder, columns.fields, last_column_id=columns.last_id, properties=properties)
         location = write_metadata(self._engine.files, metadata, None)
         try:
@@ -111,6 +112,7 @@ class LakehouseSchema(MutableSchema):
         self._engine.own.note(ctx, (self.name, found.name), location, None)
 
     def rename_table(self, ctx: CallContext, name: str, new_name: str) -> Table:
+        require_name(new_name, "table")
         found = self.table(CallContext(), name)
         if found is None:
             raise TableNotFound(self.name, name)
@@ -155,6 +157,8 @@ class LakehouseCatalog(MutableCatalog):
     def create_schema(
         self, ctx: CallContext, name: str, *, comment: str | None = None, tags: Mapping[str, str] | None = None
     ) -> Schema:
+        require_schema_name(name)
+        require_schema_texts(comment, tags)
         properties = {f"tag.{key}": value for key, value in (tags or {}).items()}
         if comment:
             properties["comment"] = comment

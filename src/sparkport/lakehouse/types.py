@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from sparkport.catalog.defaults import DEFAULT_MARK
-from sparkport.catalog.evolve import COMMENT_MARK
+from sparkport.catalog.names import COMMENT_MARK
 from sparkport.errors import Unsupported
 from sparkport.lakehouse.type_table import (
     EXTENSION_MARKS,

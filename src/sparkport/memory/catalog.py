@@ -17,6 +17,7 @@ from sparkport.catalog.ddl import MutableCatalog, MutableSchema, OnConflict, Tab
 from sparkport.catalog.defaults import require_default
 from sparkport.catalog.functions import Function
 from sparkport.catalog.model import CatalogVersion, Schema
+from sparkport.catalog.names import require_name, require_schema_name, require_schema_texts
 from sparkport.catalog.table import DMLOptions, Table
 from sparkport.errors import AlreadyExists, SchemaNotFound, TableNotFound, Unsupported
 from sparkport.memory.data import Author, TableData
@@ -82,6 +83,7 @@ class MemorySchema(MutableSchema):
                 _end(binding, commit)
 
     def rename_table(self, ctx: CallContext, name: str, new_name: str) -> Table:
+        require_name(new_name, "table")
         with self._store.lock:
             self._require_kept()
             binding = self._found(name)
@@ -197,6 +199,8 @@ class MemoryCatalog(MutableCatalog):
     def create_schema(
         self, ctx: CallContext, name: str, *, comment: str | None = None, tags: Mapping[str, str] | None = None
     ) -> MemorySchema:
+        require_schema_name(name)
+        require_schema_texts(comment, tags)
         schema = MemorySchema(
             name,
             store=self._store,
