@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as pf
+from tests.support.duckdb_calls import CALL, run_call
 from tests.support.duckdb_session import HeaderList, Process, Session, exchange_headers
 from tests.support.filters import Node, filter_json
 from tests.support.flight_rpc import AirportError, BatchReader
@@ -27,13 +28,17 @@ VECTOR_SIZE = 2048
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """``rows`` has the asked columns; ``full`` all of the stream's, as the server sent them."""
+    """``rows`` has the asked columns; ``full`` all of the stream's, as the server sent them.
+
+    ``calls`` are the endpoints whose rows this client's own DuckDB has read.
+    """
 
     rows: pa.Table
     full: pa.Table
     progress: tuple[float, ...]
     received_bytes: int
     endpoints: int
+    calls: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,7 @@ class _Stream:
     batches: list[pa.RecordBatch] = field(default_factory=list)
     progress: list[float] = field(default_factory=list)
     received: int = 0
+    called: bool = False
 
 
 class DuckDBClient(Process):
@@ -128,16 +134,21 @@ class Attached(Session):
         ]
         headers = self.headers(*more, *flight)
         with ThreadPoolExecutor(max(1, len(endpoints))) as pool:
-            streams = list(pool.map(lambda point: self._read(point, entry.schema, headers), endpoints))
+            streams = list(pool.map(lambda point: self._read(point, entry.schema, headers, names), endpoints))
         full = pa.Table.from_batches([batch for stream in streams for batch in stream.batches], entry.schema)
         progress = tuple(value for stream in streams for value in stream.progress)
         received = sum(stream.received for stream in streams)
-        return ScanResult(full.select(list(names)), full, progress, received, len(endpoints))
+        calls = sum(stream.called for stream in streams)
+        return ScanResult(full.select(list(names)), full, progress, received, len(endpoints), calls)
 
-    def _read(self, endpoint: pf.FlightEndpoint, schema: pa.Schema, headers: HeaderList) -> _Stream:
+    def _read(
+        self, endpoint: pf.FlightEndpoint, schema: pa.Schema, headers: HeaderList, names: Sequence[str] = ()
+    ) -> _Stream:
         stream, reader = _Stream(), BatchReader()
         assert endpoint.locations, "DuckDB fails: No locations specified in flight endpoint"
         (location,) = {place.uri for place in endpoint.locations}
+        if location.startswith(CALL):
+            return _Stream(batches=run_call(location, schema, names).to_batches(), called=True)
         assert location == b"arrow-flight-reuse-connection://?", f"this client does not dial {location!r}"
         for message in self.client.connection.do_get(endpoint.ticket.ticket, headers):
             batch = reader.take(message)

@@ -15,13 +15,14 @@ from sparkport.catalog.functions import (
     TableInOutFunction,
 )
 from sparkport.catalog.model import Catalog, CatalogVersion, Schema, find_by_name
-from sparkport.catalog.scan import AsOf, AsOfUnit, Scan, Scannable, ScanRequest, as_scan
+from sparkport.catalog.scan import AsOf, AsOfUnit, DuckDBCall, Scan, Scannable, ScanRequest, as_scan
 from sparkport.catalog.static import ArrowTable, ScanFunction, ScanTable, scan_arrow
 from sparkport.catalog.table import (
     ROW_ID,
     ColumnStatistics,
     DeletableBatchTable,
     DeletableTable,
+    DirectTable,
     DMLOptions,
     DMLResult,
     InsertableTable,
@@ -52,6 +53,8 @@ __all__ = [
     "DMLResult",
     "DeletableBatchTable",
     "DeletableTable",
+    "DirectTable",
+    "DuckDBCall",
     "Expression",
     "Function",
     "InOutCall",

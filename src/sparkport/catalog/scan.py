@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TypeAlias
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from sparkport.catalog.expressions import Expression
+from sparkport.errors import InvalidArgument
 
-__all__ = ["AsOf", "AsOfUnit", "Scan", "ScanRequest", "Scannable", "as_scan"]
+__all__ = ["AsOf", "AsOfUnit", "DuckDBCall", "Scan", "ScanRequest", "Scannable", "as_scan"]
 
 
 class AsOfUnit(Enum):
@@ -48,6 +50,28 @@ class ScanRequest:
 
     def selects(self, name: str) -> bool:
         return self.columns is None or name in self.columns
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class DuckDBCall:
+    """A table function that the caller's own DuckDB runs to get the rows of a scan, or of a part of it.
+
+    ``DuckDBCall("read_parquet", ["/data/a.parquet"], hive_partitioning=False)``. Arguments are Python values, or Arrow
+    scalars where the type matters: DuckDB does not cast them.
+    """
+
+    function: str
+    arguments: tuple[Any, ...]
+    named: Mapping[str, Any]
+
+    def __init__(self, function: str, /, *arguments: Any, **named: Any) -> None:
+        if not function:
+            raise InvalidArgument("a call needs the name of a function")
+        if wrong := [name for name in named if name.startswith("arg_")]:
+            raise InvalidArgument(f"'{wrong[0]}' cannot name an argument: positional ones go by such names")
+        object.__setattr__(self, "function", function)
+        object.__setattr__(self, "arguments", arguments)
+        object.__setattr__(self, "named", MappingProxyType(named))
 
 
 def _nothing() -> None:

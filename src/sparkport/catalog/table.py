@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from sparkport.catalog.context import CallContext
-from sparkport.catalog.scan import AsOf, Scannable, ScanRequest
+from sparkport.catalog.scan import AsOf, DuckDBCall, Scannable, ScanRequest
 
 __all__ = [
     "ColumnStatistics",
@@ -24,6 +24,7 @@ __all__ = [
     "DMLResult",
     "DeletableBatchTable",
     "DeletableTable",
+    "DirectTable",
     "InsertableTable",
     "ROW_ID",
     "ROW_ID_MARK",
@@ -129,6 +130,18 @@ class VersionedTable(Table):
     @abstractmethod
     def schema_at(self, ctx: CallContext, at: AsOf) -> pa.Schema:
         """The schema of that version. MUST raise VersionNotFound for one that is not there."""
+
+
+class DirectTable(Table):
+    @abstractmethod
+    def duckdb_calls(self, ctx: CallContext, request: ScanRequest) -> Sequence[DuckDBCall] | None:
+        """Functions that DuckDB runs itself instead of this scan, side by side; None where the server shall read.
+
+        Together they MUST give the rows of ``scan``. Each MUST have the columns asked for, by the names and in the
+        types of ``schema``; their order is free. Only asked for on behalf of DuckDB, and never with a row id: all other
+        scans are read by ``scan``. A caller who may read the table gets to see the arguments, so they MUST NOT lead to
+        anything that the table does not show.
+        """
 
 
 class InsertableTable(Table):

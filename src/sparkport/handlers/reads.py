@@ -10,12 +10,13 @@ import pyarrow as pa
 from sparkport.auth.model import Operation
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.functions import Arguments, TableFunction
-from sparkport.catalog.scan import Scan, Scannable, ScanRequest, as_scan
-from sparkport.catalog.table import Table, find_row_id_column
+from sparkport.catalog.scan import DuckDBCall, Scan, Scannable, ScanRequest, as_scan
+from sparkport.catalog.table import DirectTable, Table, find_row_id_column
 from sparkport.errors import InternalError, InvalidArgument
 from sparkport.handlers.closing import closed_with
 from sparkport.handlers.directory import Directory
 from sparkport.handlers.discovery import readable_schema
+from sparkport.protocol.calls import call_location
 from sparkport.protocol.contents import table_schema
 from sparkport.protocol.filters import parse_filters
 from sparkport.protocol.flight import FlightDescriptor, FlightEndpoint
@@ -27,6 +28,9 @@ __all__ = ["Reads"]
 
 _ROW_ID_COLUMN = 2**64 - 1
 """How DuckDB asks for the row id, and for no column at all when it only counts."""
+
+_DUCKDB_AGENT = "airport/"
+"""How DuckDB's extension begins its name. Other clients cannot run functions of DuckDB's."""
 
 
 class Reads:
@@ -45,6 +49,9 @@ class Reads:
             with self._reading(ctx, target) as table:
                 schema = readable_schema(ctx, table, at)
                 request = ScanRequest(columns=_names(schema, column_ids), filter=condition, at=at)
+                calls = None if _wants_row_id(schema, column_ids) else _duckdb_calls(ctx, table, request)
+                if calls is not None:
+                    return pack([FlightEndpoint(b"", (call_location(call),)).encode() for call in calls])
                 parts: Sequence[ScanRequest] = table.plan(ctx, request)
         else:
             function = self._directory.function(ctx, target, TableFunction)  # type: ignore[type-abstract]
@@ -103,6 +110,17 @@ def _names(schema: pa.Schema, column_ids: Sequence[int]) -> tuple[str, ...]:
         else:
             raise InvalidArgument(f"column_ids has {number}, the table has {len(schema)} columns")
     return tuple(schema.field(number).name for number in sorted(wanted))
+
+
+def _wants_row_id(schema: pa.Schema, column_ids: Sequence[int]) -> bool:
+    return _ROW_ID_COLUMN in column_ids or find_row_id_column(schema) in column_ids
+
+
+def _duckdb_calls(ctx: CallContext, table: Table, request: ScanRequest) -> Sequence[DuckDBCall] | None:
+    agent = ctx.headers.get("airport-user-agent") or ""
+    if not isinstance(table, DirectTable) or not agent.startswith(_DUCKDB_AGENT):
+        return None
+    return table.duckdb_calls(ctx, request)
 
 
 def _check_columns(schema: pa.Schema, request: ScanRequest) -> None:
