@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from sparkport.auth.model import Operation
 from sparkport.catalog.context import CallContext
+from sparkport.catalog.expressions import Expression
 from sparkport.catalog.functions import Arguments, TableFunction
 from sparkport.catalog.scan import DuckDBCall, Scan, Scannable, ScanRequest, as_scan
 from sparkport.catalog.table import DirectTable, Table, find_row_id_column
@@ -44,9 +45,9 @@ class Reads:
         at = as_of(parameters.optional_text("at_unit"), parameters.optional_text("at_value"))
         column_ids = parameters.integers("column_ids")
         arguments = parameters.optional_raw("table_function_parameters")
-        condition = None if filters is None else parse_filters(filters)
         if target.kind is Kind.TABLE:
             with self._reading(ctx, target) as table:
+                condition = _condition(ctx, filters)
                 schema = readable_schema(ctx, table, at)
                 request = ScanRequest(columns=_names(schema, column_ids), filter=condition, at=at)
                 calls = None if _wants_row_id(schema, column_ids) else _duckdb_calls(ctx, table, request)
@@ -55,6 +56,7 @@ class Reads:
                 parts: Sequence[ScanRequest] = table.plan(ctx, request)
         else:
             function = self._directory.function(ctx, target, TableFunction)  # type: ignore[type-abstract]
+            condition = _condition(ctx, filters)
             schema = function.schema(ctx, function.bind(decode_arguments(arguments)))
             parts = [ScanRequest(columns=_names(schema, column_ids), filter=condition, at=at)]
         text = filters if condition is not None else None
@@ -66,10 +68,9 @@ class Reads:
 
     def do_get(self, ctx: CallContext, data: bytes) -> Iterator[Outgoing]:
         ticket = Ticket.decode(data)
-        condition = None if ticket.filters is None else parse_filters(ticket.filters)
-        request = ScanRequest(columns=ticket.columns, filter=condition, at=ticket.at, part=ticket.part)
         if ticket.target.kind is Kind.TABLE:
             with self._reading(ctx, ticket.target) as table:
+                request = _request(ctx, ticket)
                 schema = readable_schema(ctx, table, ticket.at)
                 if ticket.at is None:
                     schema = table_schema(table, table.schema_of(ctx, request))
@@ -77,6 +78,7 @@ class Reads:
                 yield from _stream(ctx, schema, request, table.scan(ctx, request))
         else:
             function = self._directory.function(ctx, ticket.target, TableFunction)  # type: ignore[type-abstract]
+            request = _request(ctx, ticket)
             arguments: Arguments = function.bind(decode_arguments(ticket.arguments))
             schema = function.schema(ctx, arguments)
             _check_columns(schema, request)
@@ -95,6 +97,18 @@ class Reads:
             return
         with self._directory.operations.held(manager, ctx.transaction_id):
             yield found.table
+
+
+def _condition(ctx: CallContext, filters: str | bytes | None) -> Expression | None:
+    """The filter, read for those only who may read what it is about, and while they still wait."""
+    ctx.check()
+    condition = None if filters is None else parse_filters(filters)
+    ctx.check()
+    return condition
+
+
+def _request(ctx: CallContext, ticket: Ticket) -> ScanRequest:
+    return ScanRequest(columns=ticket.columns, filter=_condition(ctx, ticket.filters), at=ticket.at, part=ticket.part)
 
 
 def _names(schema: pa.Schema, column_ids: Sequence[int]) -> tuple[str, ...]:

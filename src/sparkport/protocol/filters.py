@@ -42,14 +42,12 @@ from sparkport.catalog.expressions import (
     simplify,
 )
 from sparkport.errors import InvalidArgument
+from sparkport.protocol.filter_limits import MAX_BYTES, MAX_DEPTH, within_limits
 from sparkport.protocol.filter_writer import COMPARISONS, dump_filters
 
 __all__ = ["dump_filters", "parse_filters", "parse_type"]
 
 _log = logging.getLogger(__name__)
-
-MAX_BYTES = 8 << 20
-MAX_DEPTH = 100
 
 _OPERATORS = {name: op for op, name in COMPARISONS.items()}
 _TYPE_NAMES = {
@@ -75,8 +73,9 @@ _LIKES: dict[str, tuple[type[Like] | type[ILike], bool]] = {
     "ilike_escape": (ILike, False),
     "not_ilike_escape": (ILike, True),
 }
-# Strings are matched first and left alone, so that only bare words are replaced.
-_BARE_WORDS = re.compile(r'"(?:[^"\\]|\\.)*"|\b(?:nan|inf(?:inity)?)\b', re.IGNORECASE | re.DOTALL)
+# Strings are matched first and left alone, so that only bare words are replaced. A string that does not end is matched
+# too, and nothing is tried twice: the time that this takes grows with the text and not with its square.
+_BARE_WORDS = re.compile(r'"(?:[^"\\]++|\\.?)*+"?|\b(?:nan|inf(?:inity)?)\b', re.IGNORECASE | re.DOTALL)
 _BLOB = re.compile(r"(?:\\x[0-9A-Fa-f]{2}|[\x00-\x5b\x5d-\x7f])*")
 _BLOB_BYTE = re.compile(rb"\\x([0-9A-Fa-f]{2})")
 
@@ -112,7 +111,10 @@ def _parse_document(document: Any) -> Expression | None:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise InvalidArgument("json_filters: 'column_binding_names_by_index' must be a list of names")
     parser = _Parser(names)
-    return conjunction(parser.expression(item, depth=0) for item in filters)
+    return conjunction(
+        parser.expression(item, depth=0) if fits else Unsupported("more than the server reads")
+        for item, fits in zip(filters, within_limits(filters), strict=True)
+    )
 
 
 def _load(text: str | bytes) -> Any:
