@@ -105,6 +105,21 @@ def serve(*arguments: str, cwd: Path = ROOT, **extra: str) -> Iterator[Serving]:
             process.kill()
 
 
+def test_a_schema_that_duckdb_cannot_see_is_told_at_the_start_and_renamed() -> None:
+    with serve("--schema", "start") as server:
+        with connect(server.location) as client:
+            client.create_schema("main")
+            client.create_table("main.t", pa.schema([("n", pa.int64())]))
+        done = run("schema", "rename", "main", "shop", "--location", server.location)
+        assert (done.returncode, done.stdout) == (0, "main is named shop now\n")
+        with connect(server.location) as client:
+            assert ("shop", "t") in [(table.schema_name, table.name) for table in client.tables()]
+        again = run("schema", "rename", "lake.main", "shop", "--location", server.location)
+        assert "schema 'main' not found" in failure(again, 1)
+    with serve("--schema", "main") as server:
+        assert "rename it: sparkport schema rename main NEW" in server.wait_for_log("DuckDB's client cannot see")
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "slow.py").write_text(SLOW)
@@ -127,6 +142,8 @@ def test_the_ready_line_and_the_line_to_paste_come_first() -> None:
             rf"sparkport {re.escape(sparkport.__version__)} listening on grpc://127\.0\.0\.1:\d+", server.ready
         )
         assert server.hint == f"ATTACH 'lake' (TYPE airport, LOCATION '{server.location}');"
+        assert server.process.stdout is not None
+        assert server.process.stdout.readline().startswith("SET disabled_optimizers = 'common_subplan';")
 
 
 def test_without_an_argument_the_built_in_catalog_is_served() -> None:

@@ -7,6 +7,11 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
+from sparkport.auth.model import Operation
+from sparkport.auth.rules import Rule, RuleAuthorizer
+from sparkport.auth.secret import Secret
+from sparkport.auth.tokens import StaticTokens
+from sparkport.catalog import CallContext
 from sparkport.client import Client, connect
 from sparkport.errors import (
     AlreadyExists,
@@ -15,6 +20,7 @@ from sparkport.errors import (
     FailedPrecondition,
     InvalidArgument,
     NotFound,
+    PermissionDenied,
     Unsupported,
 )
 from sparkport.memory import MemoryCatalog
@@ -56,6 +62,45 @@ def test_schemas_are_created_listed_and_dropped(client: Client) -> None:
         client.drop_schema("nowhere")
     with pytest.raises(InvalidArgument, match="one or two parts"):
         client.create_schema("a.b.c")
+
+
+def test_a_schema_is_renamed_with_its_tables(client: Client) -> None:
+    client.create_schema("main")
+    client.create_table("main.items", COLUMNS.remove(2))
+    client.insert("main.items", [{"id": 7, "name": "x"}])
+    client.rename_schema("lake.main", "shop")
+    assert [row["id"] for row in rows(client, "shop.items")] == [7]
+    with pytest.raises(NotFound, match="schema 'main' not found"):
+        client.scan("main.items").read_all()
+    with pytest.raises(AlreadyExists, match="schema 'public' already exists, and is not empty"):
+        client.rename_schema("shop", "public")
+    with pytest.raises(InvalidArgument, match="'tx' is reserved"):
+        client.rename_schema("shop", "tx")
+    client.rename_schema("lake.main", "shop")  # again, as after a lost answer
+
+
+def test_a_schema_that_duckdb_cannot_see_is_created_with_a_warning(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.create_schema("Main")
+    assert "DuckDB's client cannot see the schema 'Main'; rename it: sparkport schema rename Main NEW" in caplog.text
+
+
+def test_a_catalog_is_not_renamed_by_one_who_may_only_create(caplog: pytest.LogCaptureFixture) -> None:
+    rules = [
+        Rule(("owner",), frozenset(Operation), ("lake",)),
+        Rule(("creator",), frozenset({Operation.LIST, Operation.READ, Operation.CREATE}), ("lake",)),
+    ]
+    tokens = StaticTokens({Secret("o-token"): "owner", Secret("c-token"): "creator"})
+    catalog = MemoryCatalog("lake")
+    catalog.new_schema("main")
+    with serving(catalog, authenticator=tokens, authorizer=RuleAuthorizer(rules)) as server:
+        with connect(server.location, token="c-token") as creator, pytest.raises(PermissionDenied):
+            creator.rename_schema("main", "shop")
+        with connect(server.location, token="o-token") as owner:
+            owner.rename_schema("main", "shop")
+    assert catalog.schema(CallContext(), "shop") is not None
+    assert "cannot see the schema 'main'" in caplog.text
 
 
 def test_a_created_table_is_described_with_all_that_was_said_about_it(client: Client) -> None:

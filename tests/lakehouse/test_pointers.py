@@ -48,7 +48,7 @@ def test_a_new_catalog_is_empty(database: Database) -> None:
 def test_schemas_keep_their_properties(pointers: SqlPointers) -> None:
     pointers.create_schema("other", {"comment": "für später", "tag.x": ""})
     schemas = pointers.cut().schemas
-    assert list(schemas) == ["public", "other"]
+    assert list(schemas) == ["other", "public"]
     assert {"comment": "für später", "tag.x": ""}.items() <= schemas["other"].items()
 
 
@@ -97,6 +97,34 @@ def test_a_table_is_not_renamed_onto_another(pointers: SqlPointers) -> None:
     with pytest.raises(AlreadyExists, match=r"public\.b"):
         pointers.rename(A, B)
     assert dict(pointers.cut().tables) == {A: "a0", B: "b0"}
+
+
+def test_a_schema_is_renamed_with_its_tables_and_properties_over_an_empty_one(pointers: SqlPointers) -> None:
+    pointers.create_schema("main", {"comment": "old"})
+    pointers.create(("main", "a"), "a0")
+    assert pointers.rename_schema("main", "public") == {"a": "a0"}
+    cut = pointers.cut()
+    assert dict(cut.tables) == {A: "a0"}
+    assert {name: found.get("comment") for name, found in cut.schemas.items()} == {"public": "old"}
+    with pytest.raises(SchemaNotFound):
+        pointers.rename_schema("main", "other")
+
+
+def test_a_schema_is_not_renamed_onto_one_with_tables(pointers: SqlPointers) -> None:
+    pointers.create(A, "a0")
+    pointers.create_schema("main", {})
+    pointers.create(("main", "a"), "m0")
+    with pytest.raises(AlreadyExists, match="schema 'public' already exists, and is not empty"):
+        pointers.rename_schema("main", "public")
+    assert dict(pointers.cut().tables) == {A: "a0", ("main", "a"): "m0"}
+
+
+def test_a_writer_finds_its_table_gone_when_the_schema_was_renamed_meanwhile(pointers: SqlPointers) -> None:
+    pointers.create(A, "a0")
+    pointers.rename_schema("public", "shop")
+    with pytest.raises(Moved):
+        pointers.swap([Move(A, "a0", "a1")])
+    assert pointers.location(("shop", "a")) == "a0"
 
 
 def test_catalogs_in_one_database_do_not_see_each_other(database: Database, pointers: SqlPointers) -> None:

@@ -165,6 +165,8 @@ def test_tables_are_renamed_and_dropped_and_schemas_too(lake: Lake) -> None:
     lake.pointers.rename(table, new)
     assert (lake.pointers.location(table), lake.pointers.location(new)) == (None, location)
     assert lake.pointers.drop(new) == location
+    with pytest.raises(Unsupported, match="cannot rename a schema: create 'other', bring its tables there"):
+        lake.pointers.rename_schema(lake.schema, "other")
     lake.pointers.drop_schema(lake.schema)
     assert lake.schema not in lake.pointers.cut().schemas
 

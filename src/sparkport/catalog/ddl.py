@@ -18,7 +18,7 @@ from sparkport.catalog.context import CallContext
 from sparkport.catalog.model import Catalog, Schema
 from sparkport.catalog.names import require_comment, require_field, require_field_names, require_name, require_tags
 from sparkport.catalog.table import ROW_ID_MARK, Table
-from sparkport.errors import InvalidArgument
+from sparkport.errors import InvalidArgument, Unsupported
 
 __all__ = [
     "AddColumn",
@@ -209,6 +209,14 @@ class MutableCatalog(Catalog):
     @abstractmethod
     def drop_schema(self, ctx: CallContext, name: str) -> None:
         """With all that is in it. MUST raise SchemaNotFound where there is none."""
+
+    def rename_schema(self, ctx: CallContext, name: str, new_name: str) -> Schema:
+        """With all that is in it, at one instant. Override it where that can be done.
+
+        MUST raise SchemaNotFound where there is none, and AlreadyExists where the new name is that of a schema with
+        something in it; one that is empty makes way.
+        """
+        raise Unsupported(f"catalog '{self.name}' cannot rename schemas")
 
 
 def check_new_names(columns: pa.Schema) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TextIO
 
+from sparkport.cli.hints import SET_OPTIMIZER
 from sparkport.cli.remote import Remote, connected
 
 __all__ = ["demo"]
@@ -17,5 +18,5 @@ def demo(remote: Remote, *, items: int | None, replace: bool, out: TextIO) -> in
             statements += answer.get("statements", [])
             if "progress" in answer:
                 print(answer["progress"], file=out, flush=True)
-    print("Try, in DuckDB:", *statements, sep="\n  ", file=out)
+    print("Try, in DuckDB:", SET_OPTIMIZER, *statements, sep="\n  ", file=out)
     return 0

@@ -57,7 +57,7 @@ def _serve(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 def _remote(name: str) -> Callable[[argparse.Namespace, Mapping[str, str]], int]:
     def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
-        from sparkport.cli import demo, maintain, remote, table, transactions
+        from sparkport.cli import demo, maintain, remote, schema, table, transactions
 
         settings = load({}, environ, file=options.config)
         target = remote.Remote(
@@ -74,6 +74,7 @@ def _remote(name: str) -> Callable[[argparse.Namespace, Mapping[str, str]], int]
             "transactions": lambda: transactions.list_transactions(target, out),
             "maintain": lambda: maintain.maintain(target, options.table, steps=options.steps, out=out),
             "upgrade": lambda: table.upgrade(target, options.table, out=out),
+            "rename": lambda: schema.rename(target, options.schema, options.new_name, out=out),
             "demo": lambda: demo.demo(target, items=options.items, replace=options.replace, out=out),
         }
         return commands[name]()
@@ -108,8 +109,21 @@ def _parser() -> argparse.ArgumentParser:
         _add_remote(commands, name, text).add_argument(
             "location", nargs="?", metavar="LOCATION", help="such as grpc://127.0.0.1:50051; else as the settings say"
         )
+    _add_schema(commands)
     _add_lakehouse(commands)
     return parser
+
+
+def _add_schema(commands: Any) -> None:
+    schema = commands.add_parser("schema", help="change a schema")
+    rename = _add_remote(
+        schema.add_subparsers(title="commands", metavar="COMMAND", required=True),
+        "rename",
+        "give a schema another name",
+    )
+    rename.add_argument("schema", metavar="OLD", help="such as main, or lake.main on a server of several catalogs")
+    rename.add_argument("new_name", metavar="NEW", help="a schema of this name that is empty makes way")
+    rename.add_argument("--location", metavar="LOCATION", help="of the server; else as the settings say")
 
 
 def _add_lakehouse(commands: Any) -> None:

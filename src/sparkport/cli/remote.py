@@ -81,6 +81,10 @@ class RemoteSession:
                 raise TypeError(f"action '{name}' answers with no object")
             yield answer
 
+    def change(self, name: str, **body: object) -> None:
+        """An action that takes a msgpack map and answers with nothing."""
+        list(self._client.do_action(flight.Action(name, msgpack.packb(body)), self._options))
+
     def version(self, catalog: str) -> int:
         action = flight.Action("catalog_version", msgpack.packb({"catalog_name": catalog}))
         results = list(self._client.do_action(action, self._options))

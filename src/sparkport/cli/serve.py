@@ -24,6 +24,7 @@ from sparkport.app import (
     lakehouse_actions,
 )
 from sparkport.catalog import Catalog
+from sparkport.cli.hints import SET_OPTIMIZER
 from sparkport.cli.logs import set_up_logging
 from sparkport.cli.targets import load_catalogs
 from sparkport.config import Settings
@@ -133,6 +134,7 @@ def _announce(server: Server, settings: Settings, catalogs: list[Catalog]) -> No
     for catalog in catalogs:
         name = catalog.name.replace("'", "''")
         lines.append(f"ATTACH '{name}' (TYPE airport, LOCATION '{server.location}');")
+    lines.append(SET_OPTIMIZER)
     # Flushed, because whoever starts the server through a pipe waits for the first line.
     print("\n".join(lines), flush=True)
 

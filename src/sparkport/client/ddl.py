@@ -54,6 +54,11 @@ class Definitions(Session):
             },
         )
 
+    def rename_schema(self, name: NameLike, new_name: str) -> None:
+        """With all that is in it. A schema of the new name that is empty makes way."""
+        catalog, schema = self._schema(name)
+        self._run("rename_schema", {"catalog": catalog, "schema": schema, "new_schema_name": new_name})
+
     # Tables
 
     def create_table(

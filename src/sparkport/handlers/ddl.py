@@ -49,7 +49,7 @@ from sparkport.errors import (
     TableNotFound,
     Unsupported,
 )
-from sparkport.handlers.directory import Directory
+from sparkport.handlers.directory import HIDDEN_SCHEMA, Directory, warn_of_hidden_schema
 from sparkport.protocol.contents import flight_info, plain_schema, schema_contents, table_schema
 from sparkport.protocol.maps import MapReader, pack
 from sparkport.protocol.targets import Kind, Target, decode_schema
@@ -83,9 +83,13 @@ def _change_type(ctx: CallContext, body: MapReader) -> ChangeType:
     return ChangeType(column.name, column.type)
 
 
+def _is_duckdb(ctx: CallContext) -> bool:
+    return ctx.headers.get("airport-user-agent", "").startswith(_DUCKDB)
+
+
 def _add_field(ctx: CallContext, body: MapReader) -> AddField:
     path, field = body.texts("column_path"), _one_field(body)
-    if ctx.headers.get("airport-user-agent", "").startswith(_DUCKDB) and path and field.name == path[0]:
+    if _is_duckdb(ctx) and path and field.name == path[0]:
         raise Unsupported(
             f"DuckDB's client does not send the name of a field that is added to '{'.'.join(path)}': "
             "add it with the Python client"
@@ -124,9 +128,9 @@ class Ddl:
     def create_schema(self, ctx: CallContext, body: MapReader) -> bytes:
         catalog = self._catalog(ctx, body.text("catalog_name"))
         name = body.text("schema")
-        require_schema_name(name)
-        if name.casefold() == TX_SCHEMA:
-            raise InvalidArgument(f"schema name '{name}' is reserved")
+        _require_new_schema_name(name)
+        if name.casefold() == HIDDEN_SCHEMA and _is_duckdb(ctx):
+            raise InvalidArgument(f"DuckDB's client cannot see a schema named '{name}': choose another name")
         self._require(ctx, Operation.CREATE, Resource(catalog.name, name))
         comment, tags = body.optional_text("comment"), body.text_map("tags")
         require_schema_texts(comment, tags)
@@ -137,6 +141,7 @@ class Ddl:
             if not change.repeated:
                 raise
         change.note()
+        warn_of_hidden_schema(catalog.name, name)
         return pack(schema_contents([]))
 
     def drop_schema(self, ctx: CallContext, body: MapReader) -> None:
@@ -151,6 +156,24 @@ class Ddl:
                 raise
         else:
             change.note()
+
+    def rename_schema(self, ctx: CallContext, body: MapReader) -> None:
+        catalog = self._catalog(ctx, body.text("catalog"))
+        name, new_name = body.text("schema"), body.text("new_schema_name")
+        _require_new_schema_name(new_name)
+        self._require(ctx, Operation.DROP, Resource(catalog.name, name))
+        self._require(ctx, Operation.CREATE, Resource(catalog.name, new_name))
+        if catalog.schema(ctx, new_name) is not None:
+            self._require(ctx, Operation.DROP, Resource(catalog.name, new_name))
+        change = self._done.change(ctx, (catalog.name, name), "rename_schema", new_name)
+        try:
+            catalog.rename_schema(ctx, name, new_name)
+        except SchemaNotFound:
+            if not change.repeated:
+                raise
+        else:
+            change.note()
+            warn_of_hidden_schema(catalog.name, new_name)
 
     def create_table(self, ctx: CallContext, body: MapReader) -> bytes:
         catalog = self._catalog(ctx, body.text("catalog_name"))
@@ -281,6 +304,12 @@ def _definition(body: MapReader) -> TableDefinition:
         comment=body.optional_text("comment"),
         tags=body.text_map("tags"),
     )
+
+
+def _require_new_schema_name(name: str) -> None:
+    require_schema_name(name)
+    if name.casefold() == TX_SCHEMA:
+        raise InvalidArgument(f"schema name '{name}' is reserved")
 
 
 _SPELLED = {

@@ -6,6 +6,7 @@ What a caller may not list does not exist for that caller; what may be listed bu
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -28,7 +29,12 @@ from sparkport.handlers.operations import Operations
 from sparkport.protocol.targets import Target
 from sparkport.transactions.functions import TX_SCHEMA, TransactionSchema
 
-__all__ = ["Directory", "Found"]
+__all__ = ["Directory", "Found", "HIDDEN_SCHEMA", "warn_of_hidden_schema"]
+
+logger = logging.getLogger(__name__)
+
+HIDDEN_SCHEMA = "main"
+"""A schema that is served to other clients, but that DuckDB's cannot see: to it the name means that none was given."""
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Function)
@@ -41,6 +47,27 @@ class Found:
     catalog: Catalog
     schema: Schema
     table: Table
+
+
+def warn_of_hidden_schema(catalog: str, schema: str) -> None:
+    if schema.casefold() == HIDDEN_SCHEMA:
+        logger.warning(
+            "catalog '%s': DuckDB's client cannot see the schema '%s'; rename it: sparkport schema rename %s NEW",
+            catalog,
+            schema,
+            schema,
+        )
+
+
+def _warn_of_hidden_schemas(catalog: Catalog) -> None:
+    """A catalog that cannot be listed yet is served all the same."""
+    try:
+        names = [schema.name for schema in catalog.schemas(CallContext())]
+    except Exception:
+        logger.debug("the schemas of catalog '%s' cannot be listed", catalog.name, exc_info=True)
+        return
+    for name in names:
+        warn_of_hidden_schema(catalog.name, name)
 
 
 class Directory:
@@ -66,6 +93,7 @@ class Directory:
             if catalog.name.casefold() in self._catalogs:
                 raise AlreadyExists(f"catalog '{catalog.name}' is already served")
             self._catalogs = {**self._catalogs, catalog.name.casefold(): catalog}
+        _warn_of_hidden_schemas(catalog)
 
     def remove(self, name: str) -> None:
         """Calls that are under way in it go on; new ones do not find it."""

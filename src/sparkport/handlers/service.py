@@ -61,6 +61,7 @@ class Handlers:
             "endpoints": self._reads.endpoints,
             "flight_info": self._discovery.flight_info,
             "list_schemas": self._discovery.list_schemas,
+            "rename_schema": self._ddl.rename_schema,
             "rename_table": self._ddl.rename_table,
             "table_function_flight_info": self._discovery.table_function_flight_info,
             **{action: self._ddl.alter(action) for action in ALTERATIONS},

@@ -13,7 +13,7 @@ from sparkport.catalog.defaults import require_default
 from sparkport.catalog.model import CatalogVersion, Schema, find_by_name
 from sparkport.catalog.names import require_name, require_schema_name, require_schema_texts
 from sparkport.catalog.table import Table
-from sparkport.errors import AlreadyExists, SchemaNotFound, TableNotFound
+from sparkport.errors import AlreadyExists, FailedPrecondition, SchemaNotFound, TableNotFound
 from sparkport.lakehouse.columns import CHECKS, new_columns
 from sparkport.lakehouse.edits import new_table
 from sparkport.lakehouse.engine import LakeEngine
@@ -176,3 +176,26 @@ class LakehouseCatalog(MutableCatalog):
         for table, location in self.engine.pointers.drop_schema_with_tables(found.name).items():
             self.engine.own.note(ctx, table, location, None)
         self.engine.own.note_schema(ctx, found.name, None)
+
+    def rename_schema(self, ctx: CallContext, name: str, new_name: str) -> Schema:
+        """Tables stay where they are: only the catalog's database changes."""
+        require_schema_name(new_name)
+        cut = self.engine.pointers.cut()
+        found = find_by_name((_Name(schema) for schema in cut.schemas), name)
+        if found is None:
+            raise SchemaNotFound(name)
+        if found.name == self.default_schema:
+            raise FailedPrecondition(f"schema '{found.name}' is the default one: serve it with another --schema first")
+        if any(other.startswith(f"{found.name}.") for other in cut.schemas):
+            raise FailedPrecondition(f"schema '{found.name}' has schemas within it: it keeps its name")
+        if new_name == found.name:
+            return LakehouseSchema(new_name, cut.schemas[new_name], self)
+        taken = find_by_name((_Name(schema) for schema in cut.schemas if schema != found.name), new_name)
+        if taken is not None:
+            new_name = taken.name
+        for table, location in self.engine.pointers.rename_schema(found.name, new_name).items():
+            self.engine.own.note(ctx, (found.name, table), location, None)
+            self.engine.own.note(ctx, (new_name, table), None, location)
+        self.engine.own.note_schema(ctx, found.name, None)
+        self.engine.own.note_schema(ctx, new_name, cut.schemas[found.name])
+        return LakehouseSchema(new_name, cut.schemas[found.name], self)

@@ -23,6 +23,7 @@ from sparkport.errors import (
     SchemaNotFound,
     TableNotFound,
     TransactionNotActive,
+    Unsupported,
 )
 from sparkport.lakehouse.database import Database, Work
 from sparkport.lakehouse.faults import fault
@@ -122,6 +123,13 @@ class Pointers(ABC):
         if name in self.cut().schemas:
             self.drop_schema(name)
         return dropped
+
+    def rename_schema(self, name: str, new: str) -> dict[str, str]:
+        """Where the metadata of its tables is. An empty schema of the new name makes way."""
+        raise Unsupported(
+            f"this catalog cannot rename a schema: create '{new}', bring its tables there by "
+            f"ALTER TABLE {name}.t RENAME TO {new}.t in Spark, and drop '{name}'"
+        )
 
     @abstractmethod
     def create(self, table: TableName, location: str) -> None: ...
@@ -257,6 +265,24 @@ class SqlPointers(Pointers):
                 column = "table_namespace" if table == "iceberg_tables" else "namespace"
                 work.change(f"DELETE FROM {table} WHERE catalog_name = ? AND {column} = ?", [self._catalog, name])
         return {(name, table): str(location) for table, location, _ in rows}
+
+    def rename_schema(self, name: str, new: str) -> dict[str, str]:
+        with self._unique(f"schema '{new}' already exists") as work:
+            if not self._has_schema(work, name):
+                raise SchemaNotFound(name)
+            tables = "SELECT table_name, metadata_location FROM iceberg_tables "
+            tables += "WHERE catalog_name = ? AND table_namespace = ?"
+            if work.query(tables, [self._catalog, new]):
+                raise AlreadyExists(f"schema '{new}' already exists, and is not empty")
+            rows = work.query(f"{tables} AND {_NO_VIEW}", [self._catalog, name])
+            properties = "iceberg_namespace_properties"
+            work.change(f"DELETE FROM {properties} WHERE catalog_name = ? AND namespace = ?", [self._catalog, new])
+            for table, column in ((properties, "namespace"), ("iceberg_tables", "table_namespace")):
+                work.change(
+                    f"UPDATE {table} SET {column} = ? WHERE catalog_name = ? AND {column} = ?",
+                    [new, self._catalog, name],
+                )
+        return {str(table): str(location) for table, location in rows}
 
     def create(self, table: TableName, location: str) -> None:
         with self._unique(f"table '{table[0]}.{table[1]}' already exists") as work:

@@ -19,7 +19,7 @@ from sparkport.catalog.functions import Function
 from sparkport.catalog.model import CatalogVersion, Schema
 from sparkport.catalog.names import require_name, require_schema_name, require_schema_texts
 from sparkport.catalog.table import DMLOptions, Table
-from sparkport.errors import AlreadyExists, SchemaNotFound, TableNotFound, Unsupported
+from sparkport.errors import AlreadyExists, FailedPrecondition, SchemaNotFound, TableNotFound, Unsupported
 from sparkport.memory.data import Author, TableData
 from sparkport.memory.names import Binding, Names
 from sparkport.memory.store import Store, View
@@ -110,6 +110,23 @@ class MemorySchema(MutableSchema):
 
     def add(self, item: Table | Function) -> None:
         self._bind(item, item.name, Author())
+
+    def renamed(self, name: str, *, is_default: bool) -> MemorySchema:
+        """The same tables under another name. Through this one they can be read as they were, and no longer changed."""
+        schema = MemorySchema(
+            name,
+            store=self._store,
+            transactions=self._transactions,
+            comment=self.comment,
+            tags=self.tags,
+            is_default=is_default,
+        )
+        schema._names = self._names
+        self._dropped = True
+        return schema
+
+    def is_empty(self) -> bool:
+        return next(self._names.at(self._store.commit), None) is None
 
     def close(self, commit: int) -> None:
         """Drop all that is in it, in a commit that is under way."""
@@ -224,6 +241,25 @@ class MemoryCatalog(MutableCatalog):
             with self._store.changing_names() as commit:
                 binding.until = commit
                 binding.item.close(commit)
+
+    def rename_schema(self, ctx: CallContext, name: str, new_name: str) -> MemorySchema:
+        require_schema_name(new_name)
+        with self._store.lock:
+            binding = self._names.current(name)
+            if binding is None:
+                raise SchemaNotFound(name)
+            if binding.item.is_default:
+                raise FailedPrecondition(f"schema '{binding.name}' is the default one: it keeps its name")
+            taken = self._names.current(new_name)
+            if taken is not None and taken is not binding and not taken.item.is_empty():
+                raise AlreadyExists(f"schema '{taken.name}' already exists, and is not empty")
+            with self._store.changing_names() as commit:
+                for ending in {binding, *(() if taken is None else (taken,))}:
+                    ending.until = commit
+                is_default = taken is not None and taken.item.is_default
+                schema = binding.item.renamed(new_name, is_default=is_default)
+                self._names.bind(new_name, schema, commit, Author.of(ctx))
+        return schema
 
     # For programs that set a catalog up
 

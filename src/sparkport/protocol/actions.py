@@ -107,6 +107,12 @@ ACTIONS: tuple[ActionSpec, ...] = (
     ActionSpec("remove_field", "Drop a field of a struct", "…, column_path, if_column_exists, cascade", "FlightInfo"),
     ActionSpec("rename_column", "Rename a column", "…, old_name, new_name", "FlightInfo"),
     ActionSpec("rename_field", "Rename a field of a struct", "…, column_path, new_name", "FlightInfo"),
+    ActionSpec(
+        "rename_schema",
+        "Rename a schema; one of the new name that is empty makes way",
+        "catalog, schema, new_schema_name",
+        "nothing",
+    ),
     ActionSpec("rename_table", "Rename a table", "…, new_table_name", "FlightInfo"),
     ActionSpec(
         "rollback_transaction",
