@@ -114,7 +114,7 @@ SELECT id, balance FROM lake.bank.accounts ORDER BY id;
 BEGIN;
 INSERT INTO lake.bank.transfers VALUES (1, 2, 2);
 SELECT lake.tx.begin();
--- IO Error: Airport @ grpc://127.0.0.1:50051/lake/tx/scalar_function/begin: FlightReader::Next gRPC returned precondition failed error, with message: transaction '1478862f-ac2a-4b8e-b5a7-e73706654dac' has written already: it cannot be deferred.
+-- IO Error: Airport @ grpc://127.0.0.1:50051/lake/tx/scalar_function/begin: FlightReader::Next gRPC returned precondition failed error, with message: transaction '…' has written already: it cannot be deferred.
 ROLLBACK;
 
 -- What is open at the moment, and how a transaction stands.

@@ -50,10 +50,10 @@ def rows(client: Client, table: str = "public.users") -> list[dict[str, object]]
 
 def test_schemas_are_created_listed_and_dropped(client: Client) -> None:
     client.create_schema("shop", comment="things", tags={"team": "x"})
-    client.create_schema(("lake", "odd.name"))
+    client.create_schema(("lake", "odd name"))
     found = {schema.name: schema for schema in client.schemas()}
     assert (found["shop"].comment, found["shop"].tags) == ("things", {"team": "x"})
-    assert "odd.name" in found
+    assert "odd name" in found
     client.create_table("shop.items", COLUMNS)
     client.drop_schema("lake.shop")
     client.drop_schema("nowhere", if_exists=True)
