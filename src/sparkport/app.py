@@ -16,7 +16,9 @@ from sparkport.lakehouse.open import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.spark import SparkState
 from sparkport.transactions.manager import TransactionSettings
-from sparkport.wire.server import GrpcServer, Limits
+from sparkport.wire.gate import Gate
+from sparkport.wire.limits import Limits
+from sparkport.wire.server import GrpcServer
 from sparkport.wire.service import FlightService
 from sparkport.wire.tls import TlsSettings, check_exposure, server_credentials
 
@@ -66,19 +68,15 @@ class Server:
         actions: Iterable[CustomAction] = (),
     ) -> None:
         check_exposure(host, tls=tls is not None, authentication=authenticator is not None, insecure=insecure)
-        limits = limits or Limits()
         self._directory = Directory(catalogs, authorizer)
         self._handlers = Handlers(self._directory)
         for action in actions:
             self._handlers.register_action(action)
-        service = FlightService(
-            self._handlers,
-            authenticator,
-            max_batch_bytes=limits.max_batch_bytes,
-            max_message_bytes=limits.max_message_bytes,
-        )
+        gate = Gate(limits or Limits(), authenticator)
         credentials = None if tls is None else server_credentials(tls)
-        self._grpc = GrpcServer(service, host=host, port=port, limits=limits, credentials=credentials)
+        self._grpc = GrpcServer(
+            FlightService(self._handlers, gate), gate, host=host, port=port, credentials=credentials
+        )
         self._scheme = "grpc" if tls is None else "grpc+tls"
 
     @property

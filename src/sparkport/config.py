@@ -259,14 +259,25 @@ class Settings:
     ] = 64 * 2**30
     log_level: Annotated[str, LEVEL, "What to log, to standard error"] = "info"
     log_format: Annotated[str, FORMAT, "How to log: lines for people, or one JSON object each"] = "text"
-    threads: Annotated[int, COUNT, "Threads that serve calls; a call has one until it ends"] = 256
     max_concurrent_calls: Annotated[int, COUNT, "Calls served at once; further ones are refused"] = 256
-    max_message_bytes: Annotated[int, SIZE, "Largest message taken from a client"] = 256 * 2**20
+    max_calls_per_subject: Annotated[int | None, COUNT, "Of these, one caller's; three quarters of them if unset"] = (
+        None
+    )
+    max_message_bytes: Annotated[
+        int, SIZE, "Largest message taken from a client, also when it is decompressed; an upload's dictionaries, too"
+    ] = 64 * 2**20
     max_batch_bytes: Annotated[int, SIZE, "What larger batches are sliced to on their way out"] = 8 * 2**20
+    max_held_bytes: Annotated[
+        int, SIZE, "What messages of running calls may take at once; one caller's, three quarters of it"
+    ] = 512 * 2**20
+    first_message_seconds: Annotated[float, INTERVAL, "How long a call may take to send its first message"] = 30.0
+    idle_seconds: Annotated[float, INTERVAL, "How long an upload may send nothing before it is ended"] = 1_800.0
+    write_seconds: Annotated[float, INTERVAL, "How long a client may read nothing before its call is ended"] = 300.0
     keepalive_seconds: Annotated[float, INTERVAL, "How often a quiet client is asked whether it is still there"] = 30.0
     keepalive_timeout_seconds: Annotated[float, INTERVAL, "How long it has to answer before its calls are ended"] = 20.0
     grace_seconds: Annotated[float, SECONDS, "How long running calls may go on after SIGTERM or SIGINT"] = 30.0
     insecure: Annotated[bool, BOOLEAN, "Listen beyond loopback without TLS or without authentication"] = False
+    reflection: Annotated[bool, BOOLEAN, "Describe the service to tools such as grpcurl, with a token"] = False
     tls_cert: Annotated[Path | None, PATH, "Certificate chain of the server, PEM"] = None
     tls_key: Annotated[Path | None, PATH, "Private key of the certificate, PEM"] = None
     tls_client_ca: Annotated[Path | None, PATH, "CA that signs client certificates, PEM: clients must show one"] = None

@@ -33,7 +33,7 @@ def serving(
         authenticator=authenticator,
         authorizer=authorizer,
         tls=tls,
-        limits=limits or Limits(threads=32, max_concurrent_calls=64),
+        limits=limits or Limits(max_concurrent_calls=64),
         actions=actions,
     )
     with server:

@@ -42,6 +42,8 @@ from sparkport.errors import (
 from sparkport.handlers.directory import Directory
 from sparkport.handlers.service import ActionFunction, CustomAction, Handlers
 from sparkport.testing import serving
+from sparkport.wire.gate import Gate
+from sparkport.wire.limits import Limits
 from sparkport.wire.service import FlightService
 from sparkport.wire.tls import TlsSettings
 
@@ -337,7 +339,7 @@ def test_a_password_in_a_location_is_refused_without_being_quoted() -> None:
 
 
 def test_a_server_is_reached_through_a_unix_socket(tmp_path: Path) -> None:
-    service = FlightService(Handlers(Directory([catalog()])), max_batch_bytes=2**20, max_message_bytes=2**24)
+    service = FlightService(Handlers(Directory([catalog()])), Gate(Limits()))
     server = grpc.server(ThreadPoolExecutor(4), handlers=[service])
     server.add_insecure_port(f"unix:{tmp_path}/s")
     server.start()

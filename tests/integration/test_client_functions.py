@@ -17,7 +17,7 @@ from sparkport.catalog.scan import ScanRequest
 from sparkport.client import Client, connect
 from sparkport.errors import Cancelled, Conflict, InvalidArgument, NotFound
 from sparkport.testing import serving
-from sparkport.wire.server import Limits
+from sparkport.wire.limits import Limits
 
 WAIT = 20
 NUMBERS = pa.schema([("n", pa.int32())])
@@ -102,7 +102,7 @@ def client() -> Iterator[Client]:
     )
     # Small batches, so that answers come in slices.
     with (
-        serving(catalog, limits=Limits(threads=32, max_batch_bytes=100_000)) as server,
+        serving(catalog, limits=Limits(max_batch_bytes=100_000)) as server,
         connect(server.location) as client,
     ):
         yield client

@@ -24,7 +24,7 @@ from sparkport.testing import serving
 
 NUMBER, TEXT = pa.int64(), pa.string()
 WORDS = pa.schema([pa.field("word", TEXT)])
-SMALL_MESSAGES = Limits(threads=8, max_concurrent_calls=8, max_batch_bytes=20_000)
+SMALL_MESSAGES = Limits(max_concurrent_calls=8, max_batch_bytes=20_000)
 
 
 def schema() -> SchemaBuilder:

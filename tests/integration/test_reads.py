@@ -207,7 +207,7 @@ def test_the_parts_of_a_scan_are_read_in_parallel_and_give_each_row_once() -> No
 
 
 def test_a_large_batch_arrives_in_messages_of_bounded_size() -> None:
-    limits = Limits(threads=8, max_concurrent_calls=8, max_batch_bytes=50_000)
+    limits = Limits(max_concurrent_calls=8, max_batch_bytes=50_000)
     with serving(catalog_of(t=NUMBERS), limits=limits) as server, DuckDBClient(server.location) as client:
         result = client.attach("lake").scan("t")
     assert result.rows.to_pydict() == NUMBERS.to_pydict()

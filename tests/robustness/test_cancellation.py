@@ -94,7 +94,7 @@ def one_table(scan: Any) -> StaticCatalog:
 
 def few(calls: int = 1) -> Limits:
     """So few that a call that is left behind shows: the next one would be refused."""
-    return Limits(threads=calls, max_concurrent_calls=calls)
+    return Limits(max_concurrent_calls=calls)
 
 
 def answers(server: Server) -> None:
@@ -229,7 +229,7 @@ def test_a_reader_that_pauses_makes_the_server_pause() -> None:
 
 def test_a_client_that_has_fallen_silent_is_given_up() -> None:
     table = Blocking(1)
-    limits = Limits(threads=2, max_concurrent_calls=2, keepalive_seconds=1.0, keepalive_timeout_seconds=1.0)
+    limits = Limits(max_concurrent_calls=2, keepalive_seconds=1.0, keepalive_timeout_seconds=1.0)
     with serving(one_table(table.scan), limits=limits) as server:
         with Proxy(server.port) as proxy, Raw(proxy.port) as raw:
             call = raw.start("DoGet", [ticket("blocking")], timeout=None)

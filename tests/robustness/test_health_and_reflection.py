@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from tests.robustness.rig import TIMEOUT, Raw, catalog
 
-from sparkport.app import Server
+from sparkport.app import Limits, Server
 from sparkport.protocol.flight import METHODS, SERVICE_NAME
 from sparkport.testing import serving
 
@@ -48,11 +48,13 @@ def test_who_watches_is_told_that_the_server_stops() -> None:
     assert seen == [SERVING, NOT_SERVING]
 
 
-def test_reflection_describes_the_whole_service(raw: Raw) -> None:
-    database = ProtoReflectionDescriptorDatabase(raw.channel)
-    service = DescriptorPool(database).FindServiceByName(SERVICE_NAME)
+def test_reflection_describes_the_whole_service() -> None:
+    with serving(catalog(), limits=Limits(reflection=True)) as server, Raw(server.port) as raw:
+        database = ProtoReflectionDescriptorDatabase(raw.channel)
+        service = DescriptorPool(database).FindServiceByName(SERVICE_NAME)
+        services = database.get_services()
 
-    assert SERVICE_NAME in database.get_services()
+    assert SERVICE_NAME in services
     assert {method.name for method in service.methods} == set(METHODS)
     assert service.methods_by_name["DoGet"].input_type.fields_by_name["ticket"].number == 1
     assert service.methods_by_name["DoPut"].input_type.fields_by_name["data_body"].number == 1000

@@ -35,7 +35,7 @@ def test_calls_past_the_limit_are_refused_until_others_end() -> None:
     rows = (
         CatalogBuilder("lake").schema("public").table("numbers", ROWS).scan_table("t", ROWS.schema, table.scan).build()
     )
-    limits = Limits(threads=3, max_concurrent_calls=3)
+    limits = Limits(max_concurrent_calls=3)
     with serving(rows, limits=limits) as server, Raw(server.port) as raw:
         running = [raw.start("DoGet", [ticket("t")]) for _ in range(3)]
         for call in running:

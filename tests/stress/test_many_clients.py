@@ -110,7 +110,7 @@ def test_what_was_acknowledged_to_two_hundred_clients_is_exactly_what_is_there()
     catalog = MemoryCatalog("lake")
     for table in TABLES:
         catalog.create_table(table, _COLUMNS)
-    with serving(catalog, limits=Limits(threads=256, max_concurrent_calls=512)) as server:
+    with serving(catalog, limits=Limits(max_concurrent_calls=512)) as server:
         channels = [ContractClient(server.location, timeout=_PATIENCE_SECONDS) for _ in range(CHANNELS)]
         workers = [Worker(channels[number % CHANNELS], number) for number in range(CLIENTS)]
         until = time.monotonic() + _SECONDS

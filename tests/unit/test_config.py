@@ -55,14 +55,19 @@ VALUES: dict[str, tuple[str, Any, Any]] = {
     "max_transaction_bytes": ("3GiB", "3GiB", 3 * 2**30),
     "log_level": ("DEBUG", "debug", "debug"),
     "log_format": ("json", "json", "json"),
-    "threads": ("7", 7, 7),
     "max_concurrent_calls": ("9", 9, 9),
+    "max_calls_per_subject": ("7", 7, 7),
     "max_message_bytes": ("64MB", "64MB", 64_000_000),
     "max_batch_bytes": ("1048576", 1_048_576, 1_048_576),
+    "max_held_bytes": ("1GiB", "1GiB", 2**30),
+    "first_message_seconds": ("5", 5, 5.0),
+    "idle_seconds": ("60", 60, 60.0),
+    "write_seconds": ("60", 60, 60.0),
     "keepalive_seconds": ("2.5", 2.5, 2.5),
     "keepalive_timeout_seconds": ("5", 5, 5.0),
     "grace_seconds": ("0", 0, 0.0),
     "insecure": ("yes", True, True),
+    "reflection": ("yes", True, True),
     "tls_cert": ("/c.pem", "/c.pem", Path("/c.pem")),
     "tls_key": ("/k.pem", "/k.pem", Path("/k.pem")),
     "tls_client_ca": ("/ca.pem", "/ca.pem", Path("/ca.pem")),
@@ -146,10 +151,10 @@ def test_every_setting_is_read_from_a_flag(setting: Setting) -> None:
 
 
 def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
-    file = toml(tmp_path / "s.toml", {"port": 1, "threads": 1, "catalog": "file"})
-    environ = {"SPARKPORT_PORT": "2", "SPARKPORT_THREADS": "2"}
+    file = toml(tmp_path / "s.toml", {"port": 1, "max_snapshots": 1, "catalog": "file"})
+    environ = {"SPARKPORT_PORT": "2", "SPARKPORT_MAX_SNAPSHOTS": "2"}
     settings = load({"port": "3"}, environ, file=file)
-    assert (settings.port, settings.threads, settings.catalog) == (3, 2, "file")
+    assert (settings.port, settings.max_snapshots, settings.catalog) == (3, 2, "file")
 
 
 def test_a_variable_names_the_file_unless_a_flag_does(tmp_path: Path) -> None:
@@ -187,7 +192,7 @@ def test_variables_that_kubernetes_sets_for_a_service_of_our_name_are_ignored() 
         ("port", "65536"),
         ("port", "1.5"),
         ("port", "٣"),
-        ("threads", "0"),
+        ("max_snapshots", "0"),
         ("log_level", "loud"),
         ("log_format", "xml"),
         ("insecure", "maybe"),

@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 from collections.abc import Sequence
+from dataclasses import fields
 
 from sparkport import __version__
 from sparkport.app import (
@@ -67,14 +68,7 @@ def make_server(settings: Settings, catalogs: list[Catalog], actions: Sequence[C
         authenticator=settings.authenticator(),
         authorizer=settings.authorizer(),
         tls=tls,
-        limits=Limits(
-            threads=settings.threads,
-            max_concurrent_calls=settings.max_concurrent_calls,
-            max_message_bytes=settings.max_message_bytes,
-            max_batch_bytes=settings.max_batch_bytes,
-            keepalive_seconds=settings.keepalive_seconds,
-            keepalive_timeout_seconds=settings.keepalive_timeout_seconds,
-        ),
+        limits=Limits(**{field.name: getattr(settings, field.name) for field in fields(Limits)}),
         insecure=settings.insecure,
         actions=actions,
     )

@@ -9,7 +9,16 @@ from __future__ import annotations
 import struct
 from typing import Any, Final
 
-__all__ = ["BATCH", "DICTIONARY", "SCHEMA", "decompressed_length", "field_place", "followed", "numbers"]
+__all__ = [
+    "BATCH",
+    "DICTIONARY",
+    "SCHEMA",
+    "decompressed_length",
+    "dictionary_of",
+    "field_place",
+    "followed",
+    "numbers",
+]
 
 SCHEMA: Final = 1
 DICTIONARY: Final = 2
@@ -42,6 +51,13 @@ def followed(data: Any, table: int, index: int) -> int:
 def numbers(data: Any, table: int, index: int, *, width: int) -> tuple[int, ...]:
     start = followed(data, table, index)
     return struct.unpack_from(f"<{_U32(data, start)[0] * width}q", data, start + 4) if start else ()
+
+
+def dictionary_of(header: Any) -> tuple[int, bool]:
+    """Number of the dictionary that a message carries, and whether it is an addition to the one before."""
+    table = followed(header, _U32(header)[0], 2)
+    number, delta = field_place(header, table, 0), field_place(header, table, 2)
+    return (_I64(header, number)[0] if number else 0), bool(delta and header[delta])
 
 
 def decompressed_length(header: Any, body: Any) -> int:

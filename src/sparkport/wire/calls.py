@@ -9,14 +9,13 @@ from contextlib import contextmanager
 
 import grpc
 
-from sparkport.auth.identity import ANONYMOUS
-from sparkport.auth.model import Authenticator
 from sparkport.auth.secret import Secret
 from sparkport.catalog.context import CallContext, Cancellation, entered
 from sparkport.errors import InvalidArgument, Unauthenticated
+from sparkport.wire.gate import FIRST_MESSAGE, MESSAGE, Call, Gate
 from sparkport.wire.tls import peer_of
 
-__all__ = ["open_call"]
+__all__ = ["Requests", "open_call"]
 
 _TRANSACTION_HEADERS = ("x-transaction-id", "airport-transaction-id")
 _STATEMENT_HEADERS = ("x-statement-id", "airport-trace-id")
@@ -24,16 +23,48 @@ _SECRET_HEADERS = frozenset({"authorization", "cookie"})
 
 
 @contextmanager
-def open_call(context: grpc.ServicerContext, authenticator: Authenticator | None) -> Iterator[CallContext]:
-    """A call from its first moment to its last. Unauthenticated is raised first of all, before a body is parsed."""
-    ctx = _read_call(context, authenticator)
-    if not context.add_callback(lambda: _cancel(ctx.cancellation)):
-        ctx.cancellation.set()
-    try:
-        with entered(ctx):
-            yield ctx
-    finally:
-        ctx.cancellation.set()
+def open_call(context: grpc.ServicerContext, gate: Gate) -> Iterator[tuple[CallContext, Call]]:
+    """A call from its first moment to its last. Unauthenticated is raised first of all, before a body is read."""
+    ctx = _read_call(context, gate)
+    with gate.admitted(ctx.identity, context.cancel) as call:
+        if not context.add_callback(lambda: _cancel(ctx.cancellation)):
+            ctx.cancellation.set()
+        try:
+            with entered(ctx):
+                yield ctx, call
+        finally:
+            ctx.cancellation.set()
+
+
+class Requests:
+    """A call's messages. gRPC reads each when it is asked for, so that nothing comes in before the gate has opened."""
+
+    def __init__(self, messages: Iterator[bytes], call: Call) -> None:
+        self._messages = messages
+        self._call = self.account = call
+        self._next = FIRST_MESSAGE
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        call = self._call
+        call.release()
+        call.wait_for(self._next)
+        try:
+            message = next(self._messages)
+        finally:
+            call.go_on()
+        self._next = MESSAGE
+        call.hold(len(message))
+        return message
+
+    def only(self) -> bytes:
+        """The one message of a call that has one."""
+        message = next(self, None)
+        if message is None:
+            raise InvalidArgument("the call came without its message")
+        return message
 
 
 def _cancel(cancellation: Cancellation) -> None:
@@ -43,7 +74,7 @@ def _cancel(cancellation: Cancellation) -> None:
         threading.Thread(target=cancellation.set, name="sparkport-cancel", daemon=True).start()
 
 
-def _read_call(context: grpc.ServicerContext, authenticator: Authenticator | None) -> CallContext:
+def _read_call(context: grpc.ServicerContext, gate: Gate) -> CallContext:
     headers: dict[str, str] = {}
     token: Secret | None = None
     for key, value in context.invocation_metadata() or ():
@@ -51,9 +82,7 @@ def _read_call(context: grpc.ServicerContext, authenticator: Authenticator | Non
             token = _bearer(value)
         elif isinstance(value, str) and key not in _SECRET_HEADERS:
             headers[key] = value
-    identity = ANONYMOUS
-    if authenticator is not None:
-        identity = authenticator.authenticate(token, peer_of(context))
+    identity = gate.authenticate(token, peer_of(context))
     remaining = context.time_remaining()
     return CallContext(
         identity=identity,

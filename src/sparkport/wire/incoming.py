@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 from pyarrow import types
@@ -20,17 +20,35 @@ from sparkport.errors import InvalidArgument, ResourceExhausted
 from sparkport.protocol.flight import FlightDescriptor, check_names
 from sparkport.wire import ipc
 
-__all__ = ["FlightData", "MAX_BATCH_BYTES", "StreamReader", "parse_flight_data"]
+__all__ = ["Account", "FlightData", "MAX_BATCH_BYTES", "StreamReader", "parse_flight_data"]
 
 MAX_BATCH_BYTES: Final = 2**30
 
 _CONTINUATION: Final = b"\xff\xff\xff\xff"
 _COPIED_BYTES: Final = 4 * 1024  # up to here a copy is cheaper than pyarrow's calls back for each piece of a message
 _KEPT_BYTES: Final = 64 * 1024  # of a schema that is remembered
-_MAX_ROWS: Final = 2**31 - 1  # columns of nulls need no bytes, so that the length of a message sets no limit
+_MAX_SCHEMA_BYTES: Final = 4 * 1024 * 1024
+_MAX_MESSAGES: Final = 10_000  # before the schema, or of dictionaries before a batch
+_FREE_ROWS: Final = 2**20  # columns of nulls need no bytes: beyond this each row of a batch takes at least one
 _LENGTH_OF: Final = struct.Struct("<i").pack
 _DESCRIPTOR, _HEADER, _METADATA, _BODY = 1, 2, 3, 1000
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+
+
+class Account(Protocol):
+    """Where a stream tells what it takes; both raise ResourceExhausted when it is too much."""
+
+    def hold(self, size: int) -> None:
+        """Until the next message is asked for."""
+
+    def keep(self, size: int) -> None:
+        """Until the call ends."""
+
+
+class _NoAccount:
+    def hold(self, size: int) -> None: ...
+
+    def keep(self, size: int) -> None: ...
 
 
 class FlightData(NamedTuple):
@@ -147,12 +165,20 @@ class _Source:
 class StreamReader:
     """The record batches of one upload. Not for several threads at once.
 
-    ``max_batch_bytes`` is for compressed batches, which may be many times as large as the messages they came in.
+    ``max_batch_bytes`` is for compressed batches, which may be many times as large as the messages they came in, and
+    for what a stream makes the reader keep: dictionaries, and messages before the schema.
     """
 
-    def __init__(self, messages: Iterator[bytes], *, max_batch_bytes: int = MAX_BATCH_BYTES) -> None:
+    def __init__(
+        self, messages: Iterator[bytes], *, max_batch_bytes: int = MAX_BATCH_BYTES, account: Account | None = None
+    ) -> None:
         self._messages = messages
         self._max_batch_bytes = max_batch_bytes
+        self._account = account or _NoAccount()
+        self._kept_bytes = 0
+        self._waiting_bytes = 0
+        self._waiting_messages = 0
+        self._dictionary_bytes: dict[int, int] = {}
         self._pending: FlightData | None = None
         self._descriptor: FlightDescriptor | None = None
         self._first = True
@@ -183,10 +209,13 @@ class StreamReader:
                 raise InvalidArgument("the stream ended before its schema")
             if data.header is None:
                 if data.metadata is not None:
+                    self._keep(len(data.metadata))
                     self.preamble.append(data.metadata)
                 continue
             if self._kind(data) != ipc.SCHEMA:
                 raise InvalidArgument("a stream must begin with its schema")
+            if len(data.header) > _MAX_SCHEMA_BYTES:
+                raise ResourceExhausted(f"a schema of {len(data.header)} bytes, at most {_MAX_SCHEMA_BYTES} are taken")
             self._source.feed(data)
             self._layout = _layout(bytes(data.header))
             self.last_metadata = data.metadata
@@ -210,8 +239,20 @@ class StreamReader:
             if kind == ipc.SCHEMA:
                 raise InvalidArgument("a second schema in the middle of a stream")
             if kind == ipc.BATCH:
+                self._waiting_bytes = self._waiting_messages = 0
                 return self._decode(data)
+            if self._layout is None or not self._layout.streamed:
+                raise InvalidArgument("a dictionary for a schema that has none")
             self._source.feed(data)
+
+    def _keep(self, size: int, *, instead_of: int = 0) -> None:
+        """Count what a stream makes the reader keep: until a batch comes, all that has come, replaced or not."""
+        self._kept_bytes += size - instead_of
+        self._waiting_bytes += size
+        self._waiting_messages += 1
+        if max(self._kept_bytes, self._waiting_bytes) > self._max_batch_bytes or self._waiting_messages > _MAX_MESSAGES:
+            raise ResourceExhausted("too much comes before the next batch: more than a batch may take")
+        self._account.keep(size - instead_of)
 
     def _pull(self) -> FlightData | None:
         if self._pending is not None:
@@ -237,27 +278,38 @@ class StreamReader:
         try:
             kind, body_length = ipc.peek(header)
             expanded = ipc.decompressed_length(header, data.body) if kind in (ipc.DICTIONARY, ipc.BATCH) else 0
+            dictionary = ipc.dictionary_of(header) if kind == ipc.DICTIONARY else None
         except (struct.error, IndexError) as exc:
             raise InvalidArgument("not an Arrow IPC message") from exc
         if kind not in (ipc.SCHEMA, ipc.DICTIONARY, ipc.BATCH):
             raise InvalidArgument(f"an Arrow IPC message of kind {kind} in a stream of record batches")
         if body_length != len(data.body):
             raise InvalidArgument(f"the body of a message has {len(data.body)} bytes, its header says {body_length}")
-        if expanded > self._max_batch_bytes:
-            raise ResourceExhausted(f"a batch of {expanded} bytes, at most {self._max_batch_bytes} are taken")
+        if expanded:
+            if expanded > self._max_batch_bytes:
+                raise ResourceExhausted(f"a batch of {expanded} bytes, at most {self._max_batch_bytes} are taken")
+            self._account.hold(expanded)
+        if dictionary is not None:
+            self._keep_dictionary(*dictionary, size=max(expanded, body_length))
         if kind == ipc.BATCH and not expanded:
             self._known_header, self._known_length = header, body_length
         return kind
 
+    def _keep_dictionary(self, number: int, delta: bool, *, size: int) -> None:
+        """A dictionary takes the place of the one with its number, unless it says that it is an addition."""
+        before = self._dictionary_bytes.get(number, 0)
+        self._dictionary_bytes[number] = size + (before if delta else 0)
+        self._keep(size, instead_of=0 if delta else before)
+
     def _decode(self, data: FlightData) -> pa.RecordBatch:
         try:
             batch = self._read(data)
-            if batch.num_rows > _MAX_ROWS:
-                raise InvalidArgument(f"a batch of {batch.num_rows} rows")
+            if batch.num_rows > _FREE_ROWS and batch.num_rows > batch.get_total_buffer_size():
+                raise ResourceExhausted(f"a batch of {batch.num_rows} rows without bytes: send fewer at once")
             batch.validate()
             for index in self._layout.risky if self._layout is not None else ():
                 batch.column(index).validate(full=True)
-        except InvalidArgument:
+        except (InvalidArgument, ResourceExhausted):
             raise
         except Exception as exc:  # StopIteration too: a batch was there, and pyarrow took it for something else
             raise InvalidArgument(f"not a valid record batch: {exc}") from exc

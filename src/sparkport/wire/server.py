@@ -5,31 +5,24 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from typing import Final
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_health.v1 import health_pb2
 
 from sparkport.errors import Unavailable
-from sparkport.protocol import flight
+from sparkport.wire.gate import AUTHENTICATING_CALLS, RESERVED_CALLS, Gate
+from sparkport.wire.limits import Limits
 from sparkport.wire.service import FlightService
+from sparkport.wire.tools import Health, Reflection
 
-__all__ = ["GrpcServer", "Limits"]
+__all__ = ["GrpcServer"]
 
 logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Bounds on what clients can make the server hold. ``max_batch_bytes`` is what larger batches are sliced to."""
-
-    threads: int = 256
-    max_concurrent_calls: int = 256
-    max_message_bytes: int = 256 * 1024 * 1024
-    max_batch_bytes: int = 8 * 1024 * 1024
-    keepalive_seconds: float = 30.0
-    keepalive_timeout_seconds: float = 20.0
+_QUEUED_CALLS: Final = 1_024
+"""Calls that gRPC has handed over and no thread has looked at."""
+_HANDSHAKE_SECONDS: Final = 20
 
 
 class GrpcServer:
@@ -38,23 +31,27 @@ class GrpcServer:
     def __init__(
         self,
         service: FlightService,
+        gate: Gate,
         *,
         host: str,
         port: int,
-        limits: Limits,
         credentials: grpc.ServerCredentials | None = None,
     ) -> None:
-        self._pool = ThreadPoolExecutor(limits.threads, thread_name_prefix="sparkport-call")
+        limits = gate.limits
+        # The gate lets no more in than have a thread, and those who are before it have a few more.
+        threads = limits.max_concurrent_calls + RESERVED_CALLS + AUTHENTICATING_CALLS
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="sparkport-call")
+        self._gate = gate
+        self._health = Health(gate)
+        handlers: list[grpc.GenericRpcHandler] = [service, self._health]
+        if limits.reflection:
+            handlers.append(Reflection(gate))
         self._server = grpc.server(
             self._pool,
-            handlers=[service],
-            maximum_concurrent_rpcs=limits.max_concurrent_calls,
+            handlers=handlers,
+            maximum_concurrent_rpcs=threads + _QUEUED_CALLS,
             options=_options(limits),
         )
-        self._health = health.HealthServicer(experimental_non_blocking=True, experimental_thread_pool=self._pool)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = (flight.SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self._server)
         self.host = host
         self.port = self._bind(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", credentials)
         self._stopped = threading.Event()
@@ -68,29 +65,29 @@ class GrpcServer:
             raise Unavailable(f"cannot listen on {address}: is another server running there?") from exc
 
     def start(self) -> None:
+        self._gate.start()
         self._server.start()
-        self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        self._health.set(health_pb2.HealthCheckResponse.SERVING)
 
     def stop(self, grace: float | None) -> None:
         """Take no more calls, let running ones end within ``grace`` seconds, then cancel what is left."""
-        self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        self._health.set(health_pb2.HealthCheckResponse.NOT_SERVING)
         self._server.stop(grace).wait()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._gate.stop()
+        for pool in (self._pool, self._health.pool):
+            pool.shutdown(wait=False, cancel_futures=True)
         self._stopped.set()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until ``stop`` has finished; False when ``timeout`` came first."""
         return self._stopped.wait(timeout)
 
-    def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
-        for name in ("", flight.SERVICE_NAME):
-            self._health.set(name, status)
-
 
 def _options(limits: Limits) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", limits.max_message_bytes),
         ("grpc.max_send_message_length", -1),
+        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_SECONDS * 1000),
         # Two servers on one port would share its clients without a word.
         ("grpc.so_reuseport", 0),
         # A client that has gone without closing is found by these pings, and its calls end.

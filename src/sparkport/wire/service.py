@@ -9,14 +9,14 @@ from typing import TypeVar
 
 import grpc
 
-from sparkport.auth.model import Authenticator
 from sparkport.catalog.context import CallContext
 from sparkport.errors import Unsupported
 from sparkport.handlers.service import Handlers
 from sparkport.protocol import flight
 from sparkport.protocol.streams import BatchMessage, MetadataMessage, Outgoing, SchemaMessage
-from sparkport.wire.calls import open_call
+from sparkport.wire.calls import Requests, open_call
 from sparkport.wire.frames import StreamWriter, metadata_message
+from sparkport.wire.gate import READER, Gate
 from sparkport.wire.incoming import StreamReader
 from sparkport.wire.status import abort
 
@@ -28,33 +28,29 @@ R = TypeVar("R")
 
 
 class FlightService(grpc.GenericRpcHandler):
-    """One instance serves all calls; every call has a thread of its own until it ends."""
+    """One instance serves all calls; every call has a thread of its own until it ends.
 
-    def __init__(
-        self,
-        handlers: Handlers,
-        authenticator: Authenticator | None = None,
-        *,
-        max_batch_bytes: int,
-        max_message_bytes: int,
-    ) -> None:
+    To gRPC all methods take a stream: it would read the message of any other before it hands the call over, and so
+    before anybody knows who is calling.
+    """
+
+    def __init__(self, handlers: Handlers, gate: Gate) -> None:
         self._handlers = handlers
-        self._authenticator = authenticator
-        self._max_batch_bytes = max_batch_bytes
-        self._max_message_bytes = max_message_bytes
-        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
-        exchange = grpc.stream_stream_rpc_method_handler
+        self._gate = gate
+        self._max_batch_bytes = gate.limits.max_batch_bytes
+        self._max_message_bytes = gate.limits.max_message_bytes
+        single, stream = self._single, self._streaming
         self._methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
-            "Handshake": exchange(self._streaming(self._handshake)),
-            "ListFlights": stream(self._streaming(self._list_flights)),
-            "GetFlightInfo": unary(self._single(self._get_flight_info)),
-            "PollFlightInfo": unary(self._single(self._poll_flight_info)),
-            "GetSchema": unary(self._single(self._get_schema)),
-            "DoGet": stream(self._streaming(self._do_get)),
-            "DoPut": exchange(self._streaming(self._do_put)),
-            "DoExchange": exchange(self._streaming(self._do_exchange)),
-            "DoAction": stream(self._streaming(self._do_action)),
-            "ListActions": stream(self._streaming(self._list_actions)),
+            "Handshake": stream(self._handshake),
+            "ListFlights": stream(self._list_flights),
+            "GetFlightInfo": single(self._get_flight_info),
+            "PollFlightInfo": single(self._poll_flight_info),
+            "GetSchema": single(self._get_schema),
+            "DoGet": stream(self._do_get),
+            "DoPut": stream(self._do_put),
+            "DoExchange": stream(self._do_exchange),
+            "DoAction": stream(self._do_action),
+            "ListActions": stream(self._list_actions),
         }
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
@@ -63,38 +59,44 @@ class FlightService(grpc.GenericRpcHandler):
 
     # The frame around every method
 
-    def _single(self, method: Callable[[CallContext, bytes], bytes]) -> Callable[[bytes, grpc.ServicerContext], bytes]:
-        def call(request: bytes, context: grpc.ServicerContext) -> bytes:
+    def _single(self, method: Callable[[CallContext, bytes], bytes]) -> grpc.RpcMethodHandler[bytes, bytes]:
+        def call(messages: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
             try:
-                with open_call(context, self._authenticator) as ctx:
-                    return method(ctx, request)
+                with open_call(context, self._gate) as (ctx, entry):
+                    return method(ctx, Requests(messages, entry).only())
             except BaseException as exc:  # gRPC leaves a call without an answer that ends with a SystemExit
                 abort(context, exc)
 
-        return call
+        return grpc.stream_unary_rpc_method_handler(call)
 
     def _streaming(
-        self, method: Callable[[CallContext, R], Iterator[bytes]]
-    ) -> Callable[[R, grpc.ServicerContext], Iterator[bytes]]:
-        def call(request: R, context: grpc.ServicerContext) -> Iterator[bytes]:
+        self, method: Callable[[CallContext, Requests], Iterator[bytes]]
+    ) -> grpc.RpcMethodHandler[bytes, bytes]:
+        def call(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
             try:
-                with open_call(context, self._authenticator) as ctx, _closing(method(ctx, request)) as out:
-                    yield from out
+                with (
+                    open_call(context, self._gate) as (ctx, entry),
+                    _closing(method(ctx, Requests(messages, entry))) as out,
+                ):
+                    for message in out:
+                        entry.wait_for(READER)
+                        yield message
+                        entry.go_on()
             except GeneratorExit:  # the caller has gone
                 raise
             except BaseException as exc:
                 abort(context, exc)
 
-        return call
+        return grpc.stream_stream_rpc_method_handler(call)
 
     # The methods
 
-    def _handshake(self, ctx: CallContext, messages: Iterator[bytes]) -> Iterator[bytes]:
+    def _handshake(self, ctx: CallContext, messages: Requests) -> Iterator[bytes]:
         for message in messages:
             yield flight.Handshake.decode(message).encode()
 
-    def _list_flights(self, ctx: CallContext, request: bytes) -> Iterator[bytes]:
-        flight.Criteria.decode(request)
+    def _list_flights(self, ctx: CallContext, messages: Requests) -> Iterator[bytes]:
+        flight.Criteria.decode(messages.only())
         for info in self._handlers.list_flights(ctx):
             yield info.encode()
 
@@ -107,25 +109,30 @@ class FlightService(grpc.GenericRpcHandler):
     def _get_schema(self, ctx: CallContext, request: bytes) -> bytes:
         return flight.SchemaResult(self._handlers.get_schema(ctx, flight.FlightDescriptor.decode(request))).encode()
 
-    def _do_get(self, ctx: CallContext, request: bytes) -> Iterator[bytes]:
-        return self._framed(self._handlers.do_get(ctx, flight.Ticket.decode(request).ticket), self._max_batch_bytes)
+    def _do_get(self, ctx: CallContext, messages: Requests) -> Iterator[bytes]:
+        ticket = flight.Ticket.decode(messages.only()).ticket
+        return self._framed(self._handlers.do_get(ctx, ticket), self._max_batch_bytes)
 
-    def _do_put(self, ctx: CallContext, messages: Iterator[bytes]) -> Iterator[bytes]:
-        for metadata in self._handlers.do_put(ctx, StreamReader(_whole(messages))):
+    def _do_put(self, ctx: CallContext, messages: Requests) -> Iterator[bytes]:
+        for metadata in self._handlers.do_put(ctx, self._reader(messages)):
             yield flight.PutResult(metadata).encode()
 
-    def _do_exchange(self, ctx: CallContext, messages: Iterator[bytes]) -> Iterator[bytes]:
+    def _do_exchange(self, ctx: CallContext, messages: Requests) -> Iterator[bytes]:
         # In lock-step the client reads one message for each it writes: an answer must not be sliced.
-        return self._framed(self._handlers.do_exchange(ctx, StreamReader(_whole(messages))), self._max_message_bytes)
+        return self._framed(self._handlers.do_exchange(ctx, self._reader(messages)), self._max_message_bytes)
 
-    def _do_action(self, ctx: CallContext, request: bytes) -> Iterator[bytes]:
-        action = flight.Action.decode(request)
+    def _do_action(self, ctx: CallContext, messages: Requests) -> Iterator[bytes]:
+        action = flight.Action.decode(messages.only())
         for body in self._handlers.do_action(ctx, action.type, action.body):
             yield flight.Result(body).encode()
 
-    def _list_actions(self, ctx: CallContext, request: bytes) -> Iterator[bytes]:
+    def _list_actions(self, ctx: CallContext, messages: Requests) -> Iterator[bytes]:
+        messages.only()
         for action in self._handlers.list_actions(ctx):
             yield action.encode()
+
+    def _reader(self, messages: Requests) -> StreamReader:
+        return StreamReader(_whole(messages), max_batch_bytes=self._max_message_bytes, account=messages.account)
 
     def _framed(self, messages: Iterator[Outgoing], slice_bytes: int) -> Iterator[bytes]:
         writer: StreamWriter | None = None
