@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.harness import Child, Result, compare, peak_memory, serving_in_child, timed
 from sparkport.client import Client, col, connect
-from sparkport.lakehouse.database import open_database
+from sparkport.lakehouse.databases import open_database
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.metadata import load
 from sparkport.lakehouse.plan import plan

@@ -14,7 +14,7 @@ import pytest
 
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.ddl import MutableSchema, TableDefinition
-from sparkport.lakehouse.database import open_database
+from sparkport.lakehouse.databases import open_database
 from sparkport.lakehouse.dropped import DroppedFolders
 from sparkport.lakehouse.edits import new_table
 from sparkport.lakehouse.files import FileSystem

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from tests.support.lakehouse import Lake, lakehouse
 
-from sparkport.lakehouse.database import Database, open_database
+from sparkport.lakehouse.database import Database
+from sparkport.lakehouse.databases import open_database
 from sparkport.lakehouse.pointers import SqlPointers
 
 

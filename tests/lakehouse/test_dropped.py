@@ -15,7 +15,8 @@ from tests.support.s3 import object_store
 
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.ddl import MutableSchema, TableDefinition
-from sparkport.lakehouse.database import Database, open_database
+from sparkport.lakehouse.database import Database
+from sparkport.lakehouse.databases import open_database
 from sparkport.lakehouse.dropped import DroppedFolders
 from sparkport.lakehouse.edits import new_table, set_properties
 from sparkport.lakehouse.files import FileSystem

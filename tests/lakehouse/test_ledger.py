@@ -14,7 +14,8 @@ import pytest
 
 from sparkport.catalog.transaction import Isolation, TransactionState
 from sparkport.errors import AlreadyExists, InternalError, TransactionNotActive, TransactionNotFound, Unavailable
-from sparkport.lakehouse.database import Database, open_database
+from sparkport.lakehouse.database import Database
+from sparkport.lakehouse.databases import open_database
 from sparkport.lakehouse.faults import on_fault
 from sparkport.lakehouse.ledger import Ledger, Recorded
 from sparkport.lakehouse.pointers import Move, SqlPointers, TableName

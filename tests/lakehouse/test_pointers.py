@@ -27,9 +27,11 @@ from sparkport.errors import (
     TableNotFound,
     Unavailable,
 )
-from sparkport.lakehouse.database import Database, PostgresDatabase, SqliteDatabase, open_database
+from sparkport.lakehouse.database import Database, SqliteDatabase
+from sparkport.lakehouse.databases import open_database
 from sparkport.lakehouse.edits import new_table
 from sparkport.lakehouse.pointers import Move, Moved, SqlPointers, TableName
+from sparkport.lakehouse.postgres import PostgresDatabase
 
 pytest_plugins = ["tests.support.services"]
 

@@ -12,7 +12,7 @@ from tests.lakehouse.crooked_catalog import crooked
 
 from sparkport.catalog.transaction import Isolation, TransactionState
 from sparkport.errors import InternalError, TransactionNotActive, Unavailable, Unsupported
-from sparkport.lakehouse.database import open_database
+from sparkport.lakehouse.databases import open_database
 from sparkport.lakehouse.edits import new_table, set_properties
 from sparkport.lakehouse.ledger import Ledger
 from sparkport.lakehouse.pointers import Edit, Moved, TableName

@@ -14,7 +14,7 @@ import pytest
 from tests.support.postgres import PostgresCluster
 
 from sparkport.errors import AlreadyExists
-from sparkport.lakehouse.database import open_database
+from sparkport.lakehouse.databases import open_database
 from sparkport.lakehouse.edits import move_main, new_table
 from sparkport.lakehouse.pointers import Edit, Moved, Pointers, SqlPointers, TableName
 from sparkport.lakehouse.rest import RestPointers

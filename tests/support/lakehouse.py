@@ -15,9 +15,10 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from sparkport.lakehouse.database import Database, PostgresDatabase, SqliteDatabase
+from sparkport.lakehouse.database import Database, SqliteDatabase
 from sparkport.lakehouse.open import Lakehouse
 from sparkport.lakehouse.pointers import Pointers
+from sparkport.lakehouse.postgres import PostgresDatabase
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.spark import SparkServer
 from sparkport.transactions.manager import TransactionSettings

@@ -119,7 +119,7 @@ def _initialise(binaries: Path, folder: Path, account: dict[str, Any]) -> None:
 def _running(binaries: Path, folder: Path, account: dict[str, Any]) -> Iterator[PostgresCluster]:
     port = _free_port()
     command = [str(binaries / "postgres"), "-D", str(folder / "data"), "-h", "127.0.0.1", "-p", str(port)]
-    command += ["-k", str(folder), "-F", "-c", "max_connections=200", "-c", "log_destination=stderr"]
+    command += ["-k", str(folder), "-F", "-c", "log_destination=stderr"]
     process = subprocess.Popen(
         command,
         cwd=folder,

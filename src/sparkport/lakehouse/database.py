@@ -1,4 +1,4 @@
-"""The SQL database behind a catalog: SQLite or PostgreSQL, one connection per thread, whole transactions only."""
+"""The SQL database behind a catalog: SQLite or PostgreSQL, whole transactions only."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
-from sparkport.errors import InvalidArgument, PermissionDenied, ResourceExhausted, Unavailable
+from sparkport.errors import PermissionDenied, ResourceExhausted, Unavailable
 
-__all__ = ["Database", "PostgresDatabase", "Rows", "SqliteDatabase", "Work", "open_database"]
+__all__ = ["Database", "Rows", "SqliteDatabase", "Work"]
 
 Rows = list[tuple[Any, ...]]
 
@@ -158,94 +157,3 @@ class SqliteDatabase(Database):
                 if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > end:
                     raise
                 time.sleep(0.01)
-
-
-class _PostgresWork:
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-
-    def query(self, sql: str, parameters: Sequence[object] = ()) -> Rows:
-        rows: Rows = self._connection.execute(sql.replace("?", "%s"), parameters).fetchall()
-        return rows
-
-    def change(self, sql: str, parameters: Sequence[object] = ()) -> int:
-        count: int = self._connection.execute(sql.replace("?", "%s"), parameters).rowcount
-        return count
-
-    def columns(self, table: str) -> set[str]:
-        found = self.query(
-            "SELECT attname FROM pg_attribute WHERE attrelid = ?::regclass AND attnum > 0 AND NOT attisdropped", [table]
-        )
-        return {name for (name,) in found}
-
-
-class PostgresDatabase(Database):
-    def __init__(self, uri: str, *, patience: float = _PATIENCE) -> None:
-        try:
-            import psycopg
-        except ImportError as exc:
-            raise InvalidArgument("a PostgreSQL catalog needs the package psycopg") from exc
-        self._psycopg = psycopg
-        errors = psycopg.errors
-        # The last two are for those who create a table at the same time, IF NOT EXISTS or not.
-        self._duplicates = (errors.UniqueViolation, errors.DuplicateTable, errors.DuplicateObject)
-        self._uri = uri
-        self._patience = patience
-        self._local = threading.local()
-        self._lock = threading.Lock()
-        self._open: list[Any] = []
-
-    @contextmanager
-    def transaction(self, *, write: bool = False) -> Iterator[Work]:
-        psycopg = self._psycopg
-        try:
-            connection = self._connection()
-            with connection.transaction():
-                # One instant for all that a reader looks at; writers are met by the conditions of their updates.
-                if not write:
-                    connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-                yield _PostgresWork(connection)
-        except self._duplicates:
-            raise
-        except psycopg.DataError as exc:
-            raise InvalidArgument(f"the catalog's database cannot hold this: {type(exc).__name__}") from exc
-        except psycopg.Error as exc:
-            self._forget()
-            raise Unavailable(f"the catalog's database cannot be used: {type(exc).__name__}") from exc
-
-    def is_duplicate(self, exc: Exception) -> bool:
-        return isinstance(exc, self._duplicates)
-
-    def close(self) -> None:
-        with self._lock:
-            for connection in self._open:
-                connection.close()
-            self._open.clear()
-
-    def _connection(self) -> Any:
-        connection = getattr(self._local, "connection", None)
-        if connection is None or connection.closed:
-            seconds = max(round(min(self._patience, 10)), 1)
-            connection = self._psycopg.connect(self._uri, autocommit=True, connect_timeout=seconds)
-            with self._lock:
-                self._open = [item for item in self._open if not item.closed]
-                self._open.append(connection)
-            connection.execute(f"SET lock_timeout = {round(self._patience * 1000)}")
-            self._local.connection = connection
-        return connection
-
-    def _forget(self) -> None:
-        """A connection that failed is not used again."""
-        connection, self._local.connection = getattr(self._local, "connection", None), None
-        if connection is not None:
-            connection.close()
-
-
-def open_database(uri: str) -> Database:
-    """``sqlite:///`` and a path, which is absolute when it begins with a slash of its own; or ``postgresql://…``."""
-    scheme = urlsplit(uri).scheme
-    if scheme == "sqlite":
-        return SqliteDatabase(Path(uri.removeprefix("sqlite:///")))
-    if scheme in ("postgresql", "postgres"):
-        return PostgresDatabase(uri)
-    raise InvalidArgument(f"catalog uri must begin with sqlite:, postgresql: or http, not '{scheme}:'")

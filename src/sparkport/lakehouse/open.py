@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 
 from sparkport.errors import PermissionDenied
 from sparkport.lakehouse.catalog import LakehouseCatalog
-from sparkport.lakehouse.database import Database, open_database
+from sparkport.lakehouse.database import Database
+from sparkport.lakehouse.databases import open_database
 from sparkport.lakehouse.dropped import DroppedFolders
 from sparkport.lakehouse.engine import LakeEngine
 from sparkport.lakehouse.files import FileSystem, local_path
