@@ -257,6 +257,9 @@ class Settings:
     max_transaction_bytes: Annotated[
         int, ROOM, "What all deferred transactions together may hold on disk before they are committed"
     ] = 64 * 2**30
+    expression_seconds: Annotated[
+        float, INTERVAL, "How long a CHECK or a DEFAULT may compute for one batch of rows before it is ended"
+    ] = 10.0
     log_level: Annotated[str, LEVEL, "What to log, to standard error"] = "info"
     log_format: Annotated[str, FORMAT, "How to log: lines for people, or one JSON object each"] = "text"
     max_concurrent_calls: Annotated[int, COUNT, "Calls served at once; further ones are refused"] = 256

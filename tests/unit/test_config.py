@@ -53,6 +53,7 @@ VALUES: dict[str, tuple[str, Any, Any]] = {
     "transaction_seconds": ("60", 60, 60.0),
     "max_transactions": ("5", 5, 5),
     "max_transaction_bytes": ("3GiB", "3GiB", 3 * 2**30),
+    "expression_seconds": ("2.5", 2.5, 2.5),
     "log_level": ("DEBUG", "debug", "debug"),
     "log_format": ("json", "json", "json"),
     "max_concurrent_calls": ("9", 9, 9),

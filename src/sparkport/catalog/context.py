@@ -1,7 +1,7 @@
 """What every layer and every user's table knows about the call it serves.
 
 A ``CallContext`` goes down from the wire to the table as the first argument; code that is too deep to be
-handed one reads the transaction with ``transaction_id()``.
+handed one asks ``current_call()``, or ``transaction_id()``.
 """
 
 from __future__ import annotations
@@ -17,16 +17,22 @@ from dataclasses import dataclass, field
 from sparkport.auth.identity import ANONYMOUS, Identity
 from sparkport.errors import Cancelled, DeadlineExceeded
 
-__all__ = ["CallContext", "Cancellation", "entered", "transaction_id"]
+__all__ = ["CallContext", "Cancellation", "current_call", "entered", "transaction_id"]
 
 logger = logging.getLogger(__name__)
 
-_transaction_id: ContextVar[str | None] = ContextVar("sparkport_transaction_id", default=None)
+_call: ContextVar[CallContext | None] = ContextVar("sparkport_call", default=None)
+
+
+def current_call() -> CallContext | None:
+    """The call that this thread serves; None outside of calls."""
+    return _call.get()
 
 
 def transaction_id() -> str | None:
     """The id of the transaction that the current call belongs to, from anywhere inside the call."""
-    return _transaction_id.get()
+    call = _call.get()
+    return None if call is None else call.transaction_id
 
 
 class Cancellation:
@@ -105,9 +111,9 @@ class CallContext:
 
 @contextmanager
 def entered(ctx: CallContext) -> Iterator[CallContext]:
-    """Make ``ctx`` the current call of this thread, so that ``transaction_id()`` answers."""
-    token = _transaction_id.set(ctx.transaction_id)
+    """Make ``ctx`` the current call of this thread, so that ``current_call()`` answers."""
+    token = _call.set(ctx)
     try:
         yield ctx
     finally:
-        _transaction_id.reset(token)
+        _call.reset(token)

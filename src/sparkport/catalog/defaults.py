@@ -5,17 +5,13 @@ DuckDB fills defaults in by itself before it sends rows; this is for all other c
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from enum import Enum
 from functools import lru_cache
-from typing import Any
 
-import duckdb
 import pyarrow as pa
 
 from sparkport.catalog.casting import converter
-from sparkport.catalog.sandbox import SANDBOX
+from sparkport.catalog.isolated import ExpressionRefused, shortened, stabilities, values_of
 from sparkport.errors import InvalidArgument
 
 __all__ = ["DEFAULT_MARK", "Steadiness", "default_of", "default_values", "require_default", "steadiness"]
@@ -42,16 +38,15 @@ def default_values(column: pa.Field, rows: int) -> pa.Array:
     expression = default_of(column)
     if expression is None:
         return pa.nulls(rows, column.type)
-
-    def evaluate(db: duckdb.DuckDBPyConnection) -> pa.Table:
-        return db.sql(f"SELECT ({expression}) AS value FROM range({rows})").to_arrow_table()
-
     try:
-        values = SANDBOX.run(evaluate).column("value").combine_chunks()
+        values = values_of(expression, rows)
         convert = converter(values.type, column.type)
         return convert(values) if convert is not None else values.cast(column.type)
-    except (duckdb.Error, pa.ArrowException) as exc:
-        raise InvalidArgument(f"column '{column.name}': its default {expression!r} cannot be used") from exc
+    except (ExpressionRefused, pa.ArrowException) as exc:
+        reason = f": {exc}" if isinstance(exc, ExpressionRefused) else f" as {column.type}"
+        raise InvalidArgument(
+            f"column '{column.name}': its default {shortened(expression)!r} cannot be used{reason}"
+        ) from exc
 
 
 def require_default(column: pa.Field) -> None:
@@ -63,26 +58,9 @@ def require_default(column: pa.Field) -> None:
 @lru_cache(maxsize=256)
 def steadiness(expression: str) -> Steadiness:
     """Whether a default is a constant, or one value per statement such as ``now()``, or another one for each row."""
-
-    def stabilities(db: duckdb.DuckDBPyConnection) -> set[str | None]:
-        # All rows are fetched, though there is one: the connection takes no other query before.
-        ((text,),) = db.execute("SELECT CAST(json_serialize_sql(?) AS VARCHAR)", [f"SELECT ({expression})"]).fetchall()
-        parsed = json.loads(text)
-        if parsed["error"]:
-            return {_VOLATILE}
-        nodes = list(_nodes(parsed))
-        names = [node["function_name"].lower() for node in nodes if "function_name" in node]
-        found = db.execute(
-            "SELECT DISTINCT stability FROM duckdb_functions() WHERE list_contains(?::VARCHAR[], function_name)",
-            [names],
-        ).fetchall()
-        # There are no columns here: what looks like one is current_date or its kin, or belongs to a lambda.
-        keywords = any(node.get("class") == "COLUMN_REF" for node in nodes)
-        return {stability for (stability,) in found} | ({_WITHIN_QUERY} if keywords else set())
-
     try:
-        found = SANDBOX.run(stabilities)
-    except duckdb.Error:
+        found = stabilities(expression)
+    except ExpressionRefused:
         return Steadiness.NEVER
     if _VOLATILE in found:
         return Steadiness.NEVER
@@ -91,10 +69,3 @@ def steadiness(expression: str) -> Steadiness:
 
 _VOLATILE = "VOLATILE"
 _WITHIN_QUERY = "CONSISTENT_WITHIN_QUERY"
-
-
-def _nodes(parsed: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(parsed, dict):
-        yield parsed
-    for part in parsed.values() if isinstance(parsed, dict) else parsed if isinstance(parsed, list) else ():
-        yield from _nodes(part)

@@ -1,4 +1,7 @@
-"""A DuckDB that can compute and do nothing else: no files, no network, no settings. For SQL that others wrote."""
+"""A DuckDB that can compute and do nothing else: no files, no network, no settings. For filters, whose SQL is our own.
+
+SQL that others wrote never gets here, and never meets another caller's rows: see :mod:`sparkport.catalog.isolated`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ __all__ = ["SANDBOX", "Sandbox"]
 
 _T = TypeVar("_T")
 
-# The text that is run comes from strangers by way of a whitelist; this is the second lock on the same door.
+# What is run was spelled by us, after what strangers have sent; this is the second lock on the same door.
 _SETTINGS = (
     "SET threads = 1",
     "SET memory_limit = '1GB'",

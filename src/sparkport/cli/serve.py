@@ -25,6 +25,7 @@ from sparkport.app import (
     lakehouse_actions,
 )
 from sparkport.catalog import Catalog
+from sparkport.catalog.isolated import limit_seconds
 from sparkport.cli.hints import SET_OPTIMIZER
 from sparkport.cli.logs import set_up_logging
 from sparkport.cli.targets import load_catalogs
@@ -42,6 +43,7 @@ _EXIT_SECONDS = 2.0
 def serve(settings: Settings, target: str | None) -> int:
     """Serve until a signal comes, then let running calls end within the grace period. A second signal exits at once."""
     set_up_logging(settings.log_level, settings.log_format)
+    limit_seconds(settings.expression_seconds)
     stopping = _stop_on_signals()
     with contextlib.ExitStack() as ending:
         actions: list[CustomAction] = []

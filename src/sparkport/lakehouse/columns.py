@@ -124,7 +124,7 @@ def read_columns(
             raise Unsupported(f"column '{field['name']}' has a name that is reserved: rename it with Spark")
         column = declared_field(field, note.get("arrow"))
         default = note.get("default") or _foreign_default(field)
-        if default:
+        if isinstance(default, str):
             column = column.with_metadata({**(column.metadata or {}), DEFAULT_MARK: default.encode()})
         declared.append(column)
     return Columns(
@@ -161,9 +161,9 @@ def _bare(part: Any) -> Any:
 def _notes(properties: Mapping[str, str]) -> dict[str, Json]:
     try:
         notes = json.loads(properties.get(COLUMNS) or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
-    return notes if isinstance(notes, dict) else {}
+    return {key: note for key, note in notes.items() if isinstance(note, dict)} if isinstance(notes, dict) else {}
 
 
 class _Ids:

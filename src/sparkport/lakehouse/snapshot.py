@@ -38,6 +38,9 @@ __all__ = ["TableVersion", "VersionLoader", "changed_since"]
 _PART_BYTES = 256 << 20
 _MOST_PARTS = 16
 
+_UNREADABLE = f"error('the property {CHECKS} of the table is not a list of conditions')::BOOLEAN"
+"""The condition of a table whose conditions somebody else has spoiled: clients can read it, and no row keeps it."""
+
 
 class VersionLoader:
     """Makes versions; what they need for reading is here."""
@@ -120,9 +123,12 @@ class TableVersion:
     @cached_property
     def checks(self) -> tuple[str, ...]:
         try:
-            return tuple(json.loads(self.metadata.properties.get(CHECKS) or "[]"))
-        except ValueError:
-            return ()
+            found = json.loads(self.metadata.properties.get(CHECKS) or "[]")
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, list) or not all(isinstance(check, str) for check in found):
+            return (_UNREADABLE,)
+        return tuple(found)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -10,6 +10,7 @@ from sparkport.catalog.constraints import require_checks
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.ddl import (
     AddColumn,
+    AddField,
     AlterableTable,
     Alteration,
     ChangeType,
@@ -110,6 +111,8 @@ class LakeTable(ChangeableTable, StatisticsTable, VersionedTable, AlterableTable
         if isinstance(alteration, AddColumn | ChangeType | SetDefault):
             for column in columns.declared:
                 require_default(column)
+        if isinstance(alteration, AddField):
+            require_default(alteration.field)
         current.check_still_used(columns)
         require_checks(current.checks, columns.declared)
         if isinstance(alteration, SetNotNull) and current.has_null(alteration.name):

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from sparkport.catalog.constraints import require_checks
 from sparkport.catalog.context import CallContext
-from sparkport.catalog.ddl import AddColumn, Alteration, ChangeType, SetComment, SetDefault
+from sparkport.catalog.ddl import AddColumn, AddField, Alteration, ChangeType, SetComment, SetDefault
 from sparkport.catalog.defaults import require_default
 from sparkport.catalog.evolve import evolve_schema
 from sparkport.catalog.transaction import Isolation, OpenTransaction, TransactionState
@@ -102,21 +102,32 @@ class Store:
 
     def alter(self, table: TableData, change: Alteration, author: Author) -> None:
         """Nothing to do is no commit. A comment on the table is no version of it: neither rows nor columns change."""
+        before = table.newest
+        while not self._alter(table, change, author, before):
+            before = table.newest
+
+    def _alter(self, table: TableData, change: Alteration, author: Author, before: Definition) -> bool:
+        """Whether ``before`` was still the newest. Expressions are computed before the lock, which others wait for."""
+        require_kept(table)
+        columns = evolve_schema(before.columns, change)
+        about_table = isinstance(change, SetComment) and change.column is None
+        if columns is before.columns and not about_table:
+            return True
+        if isinstance(change, AddColumn | ChangeType | SetDefault):
+            for column in columns:
+                require_default(column)
+        if isinstance(change, AddField):
+            require_default(change.field)
+        require_checks(before.checks, columns)
         with self.lock:
             require_kept(table)
-            before = table.newest
-            columns = evolve_schema(before.columns, change)
-            about_table = isinstance(change, SetComment) and change.column is None
-            if columns is before.columns and not about_table:
-                return
-            if isinstance(change, AddColumn | ChangeType | SetDefault):
-                for column in columns:
-                    require_default(column)
-            require_checks(before.checks, columns)
+            if table.newest is not before:
+                return False
             with self.changing_names() as number:
                 table.definitions.append(before.altered(change, columns, commit=number, author=author))
                 if not about_table:
                     table.commits.append((number, self._clock()))
+        return True
 
     def apply(self, changes: dict[TableData, Overlay]) -> int:
         """Make changes that were checked before, under the lock that is still held; the new commit's number."""
