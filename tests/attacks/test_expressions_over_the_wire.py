@@ -147,6 +147,30 @@ def test_an_endless_condition_ends_with_the_call_of_a_client_that_goes(server: S
         eventually(lambda: isolated._PROCESSES.running == 0)
 
 
+USING = [
+    "CAST(id AS BIGINT) + (1)",
+    "CAST(id AS BIGINT), (SELECT 1)",
+    "CAST(id AS INTEGER)); DROP TABLE t; ((",
+    "id",
+    "x" * 1_000_000,
+]
+
+
+@pytest.mark.parametrize("using", USING, ids=range(len(USING)))
+def test_a_type_is_changed_by_no_expression_but_the_cast_that_it_is(server: Server, client: Client, using: str) -> None:
+    column = pa.schema([("id", pa.int64())]).serialize().to_pybytes()
+    name = new_table(client).removeprefix("public.")
+    body = {"catalog": "lake", "schema": "public", "name": name, "ignore_not_found": False}
+    with Raw(server.port) as raw:
+        answer = raw.call(
+            "DoAction", action("change_column_type", {**body, "column_schema": column, "expression": using})
+        )
+        assert answer.code.name == "UNIMPLEMENTED"
+        assert len(answer.details) < 400
+        cast = {**body, "column_schema": column, "expression": "CAST(id AS BIGINT)"}
+        assert raw.call("DoAction", action("change_column_type", cast)).code.name == "OK"
+
+
 SPOILED = {
     "a check that is more": (CHECKS, json.dumps(["true)::BOOLEAN), true), coalesce(bool_and((true"])),
     "a check with a statement": (CHECKS, json.dumps(["true; CREATE MACRO length(x) AS 0"])),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -247,6 +248,16 @@ def test_a_process_knows_nothing_of_the_server(monkeypatch: pytest.MonkeyPatch) 
     assert all(name.startswith("pipe:") or name == "/dev/null" for name in opened), opened
     processes.close()
     assert not folder.exists()
+
+
+def test_a_process_that_somebody_has_ended_is_replaced() -> None:
+    processes = Processes()
+    processes.run("values", ["1"], rows=1)
+    os.kill(processes._idle[0].pid, signal.SIGKILL)
+    os.waitid(os.P_PID, processes._idle[0].pid, os.WEXITED | os.WNOWAIT)
+    answer, values = processes.run("values", ["2"], rows=1)
+    assert (answer, values) == ({}, pa.table({"value": pa.array([2], pa.int32())}))
+    processes.close()
 
 
 def test_nothing_outlasts_an_expression() -> None:

@@ -42,6 +42,8 @@ _MEMORY = 768 << 20
 """What one process may hold, libraries included. Its DuckDB stays below."""
 _MAX_ANSWER = 256 << 20
 _START_SECONDS = 120.0
+_PASSED_ON = ("LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH")
+"""Where Python finds itself and its libraries."""
 
 
 class ExpressionRefused(Exception):
@@ -94,7 +96,9 @@ class Processes:
         finally:
             with self._changed:
                 self._busy[subject] -= 1
-                if process is not None and process.alive and len(self._idle) < self._kept:
+                # A call that was cancelled may be about to end it.
+                usable = process is not None and process.alive and not call.cancelled
+                if process is not None and usable and len(self._idle) < self._kept:
                     self._idle.append(process)
                     process = None
                 self._changed.notify_all()
@@ -111,7 +115,11 @@ class Processes:
                     raise ResourceExhausted("too many expressions of CHECK and DEFAULT are being computed; try again")
                 self._changed.wait(0.1)
             self._busy[subject] += 1
-            return self._idle.pop() if self._idle else None
+            while self._idle:
+                if (process := self._idle.pop()).is_there:
+                    return process
+                process.end()  # somebody else has ended it
+            return None
 
 
 class _Process:
@@ -119,10 +127,9 @@ class _Process:
         # Nothing of the server's environment: it may hold secrets. The system's allocator, because others set aside
         # more than they use, which the limit would count.
         environment = {"ARROW_DEFAULT_MEMORY_POOL": "system", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
-        if "LD_LIBRARY_PATH" in os.environ:
-            environment["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
+        environment |= {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         self._child = subprocess.Popen(
-            [sys.executable, "-I", str(Path(isolated_worker.__file__)), str(_MEMORY)],
+            [sys.executable, "-P", str(Path(isolated_worker.__file__)), str(_MEMORY)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -132,6 +139,10 @@ class _Process:
         self.pid = self._child.pid
         self.alive = True
         self._is_ready = False
+
+    @property
+    def is_there(self) -> bool:
+        return self._child.poll() is None
 
     def ask(
         self, call: CallContext, request: dict[str, Any], rows: pa.Table | None, *, seconds: float
@@ -146,6 +157,8 @@ class _Process:
             return self._read(call, seconds)
         except (OSError, EOFError) as exc:
             call.check()
+            if not self._is_ready:
+                raise InternalError("the process that computes expressions does not start") from exc
             raise ResourceExhausted("an expression needs more memory than it may have") from exc
         finally:
             forget()

@@ -278,6 +278,7 @@ def main(memory: int) -> None:
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # sent to the whole group from a terminal; the server ends this
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     os.nice(5)
     for limit, value in ((resource.RLIMIT_DATA, memory), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0)):
         resource.setrlimit(limit, (value, value))

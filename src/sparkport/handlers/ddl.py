@@ -36,6 +36,7 @@ from sparkport.catalog.ddl import (
     TableDefinition,
     check_new_names,
 )
+from sparkport.catalog.isolated import shortened
 from sparkport.catalog.model import Catalog, Schema
 from sparkport.catalog.names import require_name, require_schema_name, require_schema_texts
 from sparkport.catalog.table import Table, data_schema
@@ -58,7 +59,7 @@ from sparkport.transactions.functions import TX_SCHEMA
 __all__ = ["ALTERATIONS", "Ddl"]
 
 _DUCKDB = "airport/"
-_CAST = re.compile(r'CAST\((?:(?P<plain>\w+)|"(?P<quoted>(?:[^"]|"")+)") AS .+\)', re.IGNORECASE)
+_CAST = re.compile(r'CAST\((?:(?P<plain>\w+)|"(?P<quoted>(?:[^"]|"")+)") AS (?P<type>.+)\)', re.IGNORECASE)
 _REPEAT_SECONDS = 60.0
 _REMEMBERED = 10_000
 
@@ -78,13 +79,25 @@ def _change_type(ctx: CallContext, body: MapReader) -> ChangeType:
     if expression is not None:
         cast = _CAST.fullmatch(expression)
         of = None if cast is None else (cast["plain"] or cast["quoted"].replace('""', '"'))
-        if of is None or of.casefold() != column.name.casefold():
-            raise Unsupported(f"column '{column.name}': a type is changed without USING, not by {expression}")
+        if cast is None or of is None or of.casefold() != column.name.casefold() or not _is_closed(cast["type"]):
+            raise Unsupported(
+                f"column '{column.name}': a type is changed without USING, not by {shortened(expression)}"
+            )
     return ChangeType(column.name, column.type)
 
 
 def _is_duckdb(ctx: CallContext) -> bool:
     return ctx.headers.get("airport-user-agent", "").startswith(_DUCKDB)
+
+
+def _is_closed(text: str) -> bool:
+    """Whether parentheses are closed by what they were opened by, so that all of the text is a type's name."""
+    depth = 0
+    for char in text:
+        depth += (char == "(") - (char == ")")
+        if depth < 0:
+            return False
+    return depth == 0
 
 
 def _add_field(ctx: CallContext, body: MapReader) -> AddField:

@@ -161,6 +161,8 @@ def _snapshot(found: Mapping[str, Any]) -> Snapshot:
     )
 
 
+_IDS = frozenset({"id", "element-id", "key-id", "value-id"})
+
 _Loaded: TypeAlias = tuple[TableMetadata, int]
 _cache: BoundedCache[tuple[FileSystem, str], _Loaded] = BoundedCache(_CACHED_BYTES, weigh=lambda loaded: loaded[1])
 
@@ -179,6 +181,25 @@ def parse(data: bytes, metadata_location: str = "") -> TableMetadata:
     """Metadata from the bytes of its file, gzip-compressed or not."""
     try:
         text = gzip.decompress(data) if data.startswith(_GZIP) else data
-        return TableMetadata(json.loads(text), metadata_location)
-    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as exc:
+        found = TableMetadata(json.loads(text), metadata_location)
+        _require_numbers(found)
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
         raise InternalError(f"table metadata '{metadata_location}' cannot be read: {exc}") from exc
+    return found
+
+
+def _require_numbers(metadata: TableMetadata) -> None:
+    """Ids go into SQL as they are: whoever wrote the metadata, they must be numbers."""
+    waiting: list[Any] = list(metadata.schemas.values())
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            for key in _IDS & part.keys():
+                if type(part[key]) is not int:
+                    raise ValueError(f"{key} is {part[key]!r:.50}, not a number")
+            waiting.extend(part.values())
+        elif isinstance(part, list):
+            waiting.extend(part)
+    for number in metadata.json.get("snapshots") or ():
+        if type(number["snapshot-id"]) is not int:
+            raise ValueError("a snapshot's id is not a number")

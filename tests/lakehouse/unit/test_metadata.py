@@ -53,10 +53,35 @@ def test_keys_that_nobody_knows_are_kept() -> None:
     assert metadata.main_snapshot_id is None
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b"\x1f\x8bnot gzip"])
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b"\x1f\x8bnot gzip", b"[" * 100_000])
 def test_what_is_no_metadata_is_said_to_be_none(data: bytes) -> None:
     with pytest.raises(InternalError, match="cannot be read"):
         parse(data, "m.json")
+
+
+_INJECTED = "1 AS v0 FROM read_text('/etc/passwd') --"
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"id": _INJECTED, "name": "a", "type": "long"},
+        {"id": True, "name": "a", "type": "long"},
+        {"id": 1.5, "name": "a", "type": "long"},
+        {"id": 1, "name": "a", "type": {"type": "list", "element-id": _INJECTED, "element": "long"}},
+        {"id": 1, "name": "a", "type": {"type": "struct", "fields": [{"id": _INJECTED, "name": "b", "type": "long"}]}},
+    ],
+)
+def test_an_id_that_is_no_number_is_refused_because_ids_go_into_queries(field: dict[str, object]) -> None:
+    with pytest.raises(InternalError, match=r"id is .*, not a number"):
+        parse(json.dumps({"location": "/x", "schemas": [{"schema-id": 0, "fields": [field]}]}).encode())
+
+
+def test_a_snapshot_whose_id_is_no_number_is_refused() -> None:
+    snapshots = [{"snapshot-id": _INJECTED, "timestamp-ms": 1, "manifest-list": "m"}]
+    schemas = [{"schema-id": 0, "fields": []}]
+    with pytest.raises(InternalError, match="a snapshot's id is not a number"):
+        parse(json.dumps({"location": "/x", "schemas": schemas, "snapshots": snapshots}).encode())
 
 
 def test_an_unknown_snapshot_is_not_found() -> None:
