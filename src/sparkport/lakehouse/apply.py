@@ -20,7 +20,7 @@ from sparkport.lakehouse.durable import sync_snapshot
 from sparkport.lakehouse.edits import drop_refs, move_main
 from sparkport.lakehouse.faults import fault
 from sparkport.lakehouse.files import FileSystem
-from sparkport.lakehouse.merge_sql import DELETED_COUNT, IS_DELETED, MERGED_ID, UPDATED_COUNT, merge_sql
+from sparkport.lakehouse.merge_sql import DELETED_COUNT, IS_DELETED, MERGED_ID, UPDATED_COUNT, merge_sql, merged_column
 from sparkport.lakehouse.metadata import TableMetadata, load
 from sparkport.lakehouse.pointers import Edit, Moved, Pointers, TableName
 from sparkport.lakehouse.snapshot import TableVersion
@@ -194,19 +194,19 @@ class Applier:
         with contextlib.ExitStack() as left:
             new = changed = None
             first = part.changes[0]
-            body = [pa.field(name, kind) for name, kind in zip(first.names, first.stored.types, strict=True)]
             if part.inserted:
+                body = [pa.field(name, kind) for name, kind in zip(first.names, first.stored.types, strict=True)]
                 new = self._staging.new(pa.schema(body))
                 left.callback(new.discard)
                 for change in part.changes:
                     for batch in change.new_rows():
                         new.append(batch)
             if part.updated or part.deleted:
-                head = [pa.field(MERGED_ID, pa.int64()), pa.field(IS_DELETED, pa.bool_())]
-                changed = self._staging.new(pa.schema([*head, *body]))
+                schema = _merged_schema(first)
+                changed = self._staging.new(schema)
                 left.callback(changed.discard)
                 for change in part.changes:
-                    for batch in change.changed_rows(MERGED_ID, IS_DELETED, without=sorted(part.gone)):
+                    for batch in change.changed_rows(schema, without=sorted(part.gone)):
                         changed.append(batch)
             for rows in (new, changed):
                 if rows is not None:
@@ -219,14 +219,16 @@ class Applier:
         append_staged(session, target, _spark_schema(part.version), [str(rows.path)])
 
     def _merge(self, session: Any, part: Part, rows: StagedRows) -> None:
-        head = f"{quoted(MERGED_ID)} bigint, {quoted(IS_DELETED)} boolean, "
+        head = f"{MERGED_ID} bigint, {IS_DELETED} boolean, "
         names = list(part.changes[0].names) if part.updated else None
         target, deletes = quoted(self._catalog, *part.version.name), bool(part.deleted)
 
         def sql(view: str) -> str:
             return merge_sql(target, quoted(view), part.version, part.ids, names=names, deletes=deletes)
 
-        merge_staged(session, head + _spark_schema(part.version), str(rows.path), sql)
+        kinds = (spark_type(field["type"]) for field in part.version.columns.fields)
+        body = ", ".join(f"{merged_column(at)} {kind}" for at, kind in enumerate(kinds))
+        merge_staged(session, head + body, str(rows.path), sql)
 
     def _metadata(self, table: TableName) -> TableMetadata:
         return current_metadata(self._pointers, self._files, table)
@@ -284,3 +286,8 @@ def _snapshots(metadata: TableMetadata, staged: StagedSnapshot) -> list[Mapping[
 
 def _spark_schema(version: TableVersion) -> str:
     return ", ".join(f"{quoted(str(field['name']))} {spark_type(field['type'])}" for field in version.columns.fields)
+
+
+def _merged_schema(change: TableChange) -> pa.Schema:
+    body = [pa.field(merged_column(at), kind) for at, kind in enumerate(change.stored.types)]
+    return pa.schema([pa.field(MERGED_ID, pa.int64()), pa.field(IS_DELETED, pa.bool_()), *body])

@@ -386,7 +386,7 @@ class TableChange:
 
     def new_rows(self) -> Iterator[pa.RecordBatch]:
         """The inserted rows, by the names that their columns have in the table."""
-        schema = self._named([])
+        schema = pa.schema([pa.field(name, kind) for name, kind in zip(self.names, self.stored.types, strict=True)])
         with self._net.cursor() as cursor:
             chosen = ", ".join(self.stored.names)
             reader = cursor.sql(
@@ -395,9 +395,8 @@ class TableChange:
             for batch in reader:
                 yield conformed_batch(batch, schema)
 
-    def changed_rows(self, id_name: str, kind_name: str, *, without: Sequence[int] = ()) -> Iterator[pa.RecordBatch]:
-        """Updated and deleted rows with their ids, and true where the row is to be deleted."""
-        schema = self._named([pa.field(id_name, pa.int64()), pa.field(kind_name, pa.bool_())])
+    def changed_rows(self, schema: pa.Schema, *, without: Sequence[int] = ()) -> Iterator[pa.RecordBatch]:
+        """Updated and deleted rows: the id, true where the row is to be deleted, all columns. ``schema`` names them."""
         with self._net.cursor() as cursor:
             cursor.register("gone", pa.table({"id": pa.array(without, pa.int64())}))
             chosen = "".join(f", {name}" for name in self.stored.names)
@@ -407,10 +406,6 @@ class TableChange:
             ).to_arrow_reader(_BATCH_ROWS)
             for batch in reader:
                 yield conformed_batch(batch, schema)
-
-    def _named(self, head: Sequence[pa.Field]) -> pa.Schema:
-        body = [pa.field(name, kind) for name, kind in zip(self.names, self.stored.types, strict=True)]
-        return pa.schema([*head, *body])
 
 
 def _alias(transaction_id: str) -> str:

@@ -27,7 +27,7 @@ from sparkport.lakehouse.changes import Sent, TableChange
 from sparkport.lakehouse.columns import Columns, Json
 from sparkport.lakehouse.engine import LakeEngine, LakeView
 from sparkport.lakehouse.faults import fault
-from sparkport.lakehouse.merge_sql import DELETED_COUNT, MERGED_ID, UPDATED_COUNT, merge_sql
+from sparkport.lakehouse.merge_sql import DELETED_COUNT, MERGED_ID, UPDATED_COUNT, merge_sql, merged_column
 from sparkport.lakehouse.snapshot import TableVersion, changed_since
 from sparkport.lakehouse.spark_sql import quoted
 from sparkport.lakehouse.staging import StagedRows
@@ -274,8 +274,7 @@ class LakeStatement(Statement):
         )
 
 
-_ID = MERGED_ID
-_NUMBER = "sparkport_number"
+_NUMBER = "number"
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,14 +298,19 @@ class _Stored:
         ]
 
     def staged_schema(self, *, with_ids: bool) -> pa.Schema:
-        head = [pa.field(_ID, pa.int64()), pa.field(_NUMBER, pa.int64())] if with_ids else []
-        body = [pa.field(name, stored_type(field["type"])) for name, field in zip(self.names, self.fields, strict=True)]
+        """Rows that are merged by id bring their columns by place; those that are appended by name."""
+        head = [pa.field(MERGED_ID, pa.int64()), pa.field(_NUMBER, pa.int64())] if with_ids else []
+        body = [
+            pa.field(merged_column(at) if with_ids else name, stored_type(field["type"]))
+            for at, (name, field) in enumerate(zip(self.names, self.fields, strict=True))
+        ]
         return pa.schema([*head, *body])
 
     def spark_schema(self, *, with_ids: bool) -> str:
-        head = [f"{quoted(_ID)} bigint", f"{quoted(_NUMBER)} bigint"] if with_ids else []
+        head = [f"{MERGED_ID} bigint", f"{_NUMBER} bigint"] if with_ids else []
         body = [
-            f"{quoted(name)} {spark_type(field['type'])}" for name, field in zip(self.names, self.fields, strict=True)
+            f"{merged_column(at) if with_ids else quoted(name)} {spark_type(field['type'])}"
+            for at, (name, field) in enumerate(zip(self.names, self.fields, strict=True))
         ]
         return ", ".join([*head, *body])
 

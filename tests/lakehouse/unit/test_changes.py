@@ -100,9 +100,10 @@ def committed(change: TableChange) -> tuple[list[Row], dict[int, Row | None]]:
     """What the commit would write: new rows in their order, and changed ones, None for those deleted."""
     new = [tuple(row.values()) for batch in change.new_rows() for row in batch.to_pylist()]
     changed: dict[int, Row | None] = {}
-    for batch in change.changed_rows("i", "d"):
+    head = [pa.field("id", pa.int64()), pa.field("is_deleted", pa.bool_())]
+    for batch in change.changed_rows(pa.schema([*head, *change.stored])):
         for row in batch.to_pylist():
-            changed[row["i"]] = None if row["d"] else (row["Number"], row["number"])
+            changed[row["id"]] = None if row["is_deleted"] else (row["c0"], row["c1"])
     return new, changed
 
 
