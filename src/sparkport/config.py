@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -25,7 +24,7 @@ from sparkport.auth import (
     Secret,
     StaticTokens,
 )
-from sparkport.auth.files import read_file
+from sparkport.auth.files import read_toml
 from sparkport.errors import InvalidArgument
 
 __all__ = ["CONFIG_VARIABLE", "Kind", "PREFIX", "SETTINGS", "Setting", "Settings", "load", "parse_size"]
@@ -254,6 +253,9 @@ class Settings:
     )
     transaction_seconds: Annotated[float, INTERVAL, "How long a transaction may be idle before it is aborted"] = 900.0
     max_transactions: Annotated[int, COUNT, "Deferred transactions that may be open at once"] = 1_000
+    max_transactions_per_subject: Annotated[int, COUNT, "How many of them one caller may have, by its token's name"] = (
+        100
+    )
     max_transaction_bytes: Annotated[
         int, ROOM, "What all deferred transactions together may hold on disk before they are committed"
     ] = 64 * 2**30
@@ -318,8 +320,9 @@ class Settings:
         return found[0] if len(found) == 1 else AnyOf(found) if found else None
 
     def authorizer(self) -> Authorizer | None:
-        table = self.authorization if self.rules is None else _toml(self.rules)
-        return None if table is None else RuleAuthorizer.from_table(table)
+        if self.rules is not None:
+            return RuleAuthorizer.from_file(self.rules)
+        return None if self.authorization is None else RuleAuthorizer.from_table(self.authorization)
 
     def _authenticators(self) -> Iterator[Authenticator]:
         if self.token_file is not None:
@@ -368,7 +371,7 @@ def load(flags: Mapping[str, object], environ: Mapping[str, str], *, file: Path 
 def _from_file(path: Path) -> dict[str, Any]:
     known = {setting.name: setting for setting in SETTINGS}
     values: dict[str, Any] = {}
-    for key, value in _toml(path).items():
+    for key, value in read_toml(path).items():
         setting = known.get(key)
         if setting is None:
             raise InvalidArgument(f"{path}: unknown setting '{key}'")
@@ -408,18 +411,6 @@ def _from_flags(flags: Mapping[str, object]) -> dict[str, Any]:
     if unknown:
         raise InvalidArgument(f"flags: unknown setting '{unknown[0]}'")
     return {name: known[name].parse(value, str(known[name].flag)) for name, value in flags.items()}
-
-
-def _toml(path: Path) -> dict[str, Any]:
-    data = read_file(path)
-    try:
-        return tomllib.loads(data.decode())
-    except UnicodeDecodeError:
-        reason = "it is not UTF-8 text"
-    except tomllib.TOMLDecodeError as exc:
-        reason = str(exc)
-    # Not chained: the exceptions hold the file's content, and secrets may be in it.
-    raise InvalidArgument(f"{path} is not TOML: {reason}")
 
 
 def _toml_type(value: object) -> str:

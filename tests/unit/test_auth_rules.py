@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -176,3 +177,31 @@ def test_what_is_allowed_passes() -> None:
     for operation in Operation:
         assert AllowAll().allows(Identity("x"), operation, Resource("lake"))
         AllowAll().require(Identity("x"), operation, Resource("lake", "main", "t"))
+
+
+def test_rules_are_read_again_when_their_file_changes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path, now, alice = tmp_path / "rules.toml", [0.0], Identity("alice")
+    path.write_text(RULES)
+    rules = RuleAuthorizer.from_file(path, clock=lambda: now[0])
+
+    def may_read() -> bool:
+        now[0] += 2
+        return rules.allows(alice, O.READ, resource("lake.sales.orders"))
+
+    assert may_read()
+    path.write_text('[[rules]]\nsubjects = "alice"\noperations = "write"\nresources = "lake"\n')
+    assert may_read(), "a broken file leaves the rules as they were"
+    assert may_read()
+    (said,) = caplog.records
+    assert "there is no operation 'write'" in said.message
+    path.unlink()
+    assert may_read()
+    path.write_text('[[rules]]\nsubjects = "bob"\noperations = "read"\nresources = "lake"\n')
+    assert not may_read()
+
+
+def test_a_file_of_rules_that_is_broken_at_the_start_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rules.toml"
+    path.write_text("[[rules]")
+    with pytest.raises(InvalidArgument, match="is not TOML"):
+        RuleAuthorizer.from_file(path)

@@ -1,17 +1,18 @@
-"""Tokens, keys and certificates are replaced while the server runs; this is the one place that notices it."""
+"""Tokens, rules, keys and certificates are replaced while the server runs; this is the one place that notices it."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from sparkport.errors import InvalidArgument, SparkportError
 
-__all__ = ["Reloaded", "read_file"]
+__all__ = ["Reloaded", "read_file", "read_toml"]
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +73,18 @@ def read_file(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as exc:
         raise InvalidArgument(f"{path} cannot be read: {exc.strerror or type(exc).__name__}") from exc
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    data = read_file(path)
+    try:
+        return tomllib.loads(data.decode())
+    except UnicodeDecodeError:
+        reason = "it is not UTF-8 text"
+    except tomllib.TOMLDecodeError as exc:
+        reason = str(exc)
+    # Not chained: the exceptions hold the file's content, and secrets may be in it.
+    raise InvalidArgument(f"{path} is not TOML: {reason}")
 
 
 def _fingerprint(paths: Sequence[Path]) -> Fingerprint:

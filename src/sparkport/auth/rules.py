@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
+from sparkport.auth.files import Reloaded, read_toml
 from sparkport.auth.identity import Identity
 from sparkport.auth.model import Authorizer, Operation, Resource
 from sparkport.errors import InvalidArgument
@@ -39,7 +42,15 @@ class RuleAuthorizer(Authorizer):
     """
 
     def __init__(self, rules: Iterable[Rule]) -> None:
-        self._rules = tuple(_Compiled(rule) for rule in rules)
+        compiled = _compiled(rules)
+        self._current: Callable[[], tuple[_Compiled, ...]] = lambda: compiled
+
+    @classmethod
+    def from_file(cls, path: Path, *, clock: Callable[[], float] = time.monotonic) -> RuleAuthorizer:
+        """Rules from a TOML file, which is read again when it changes (looked at once a second at most)."""
+        made = cls(())
+        made._current = Reloaded([path], lambda: _compiled(_rules(read_toml(path))), clock=clock).current
+        return made
 
     @classmethod
     def from_table(cls, table: Mapping[str, object]) -> RuleAuthorizer:
@@ -47,15 +58,11 @@ class RuleAuthorizer(Authorizer):
 
         Each is a text or a list of texts; ``operations = "*"`` means all.
         """
-        _only_keys(table, ("rules",), where="authorization")
-        entries = table.get("rules", [])
-        if not isinstance(entries, list):
-            _refuse("'rules' must be an array of tables")
-        return cls([_rule(entry, f"rule {number}") for number, entry in enumerate(entries, start=1)])
+        return cls(_rules(table))
 
     def allows(self, identity: Identity, operation: Operation, resource: Resource) -> bool:
         parts = (_fold(resource.catalog), _fold(resource.schema), _fold(resource.name))
-        return any(rule.allows(identity.subject, operation, parts) for rule in self._rules)
+        return any(rule.allows(identity.subject, operation, parts) for rule in self._current())
 
 
 Parts = tuple[str | None, str | None, str | None]
@@ -100,6 +107,18 @@ def _compile_resource(resource: str) -> tuple[re.Pattern[str], ...]:
 
 def _fold(name: str | None) -> str | None:
     return None if name is None else name.lower()
+
+
+def _rules(table: Mapping[str, object]) -> list[Rule]:
+    _only_keys(table, ("rules",), where="authorization")
+    entries = table.get("rules", [])
+    if not isinstance(entries, list):
+        _refuse("'rules' must be an array of tables")
+    return [_rule(entry, f"rule {number}") for number, entry in enumerate(entries, start=1)]
+
+
+def _compiled(rules: Iterable[Rule]) -> tuple[_Compiled, ...]:
+    return tuple(_Compiled(rule) for rule in rules)
 
 
 def _rule(entry: object, where: str) -> Rule:

@@ -294,13 +294,13 @@ class TableVersion:
         if condition is None:
             return None
         good = {
-            column.name.casefold()
+            column.name.lower()
             for column, field in zip(self.columns.declared, self.columns.fields, strict=True)
             if pushable(field, column)
         }
         if self.has_row_ids:
             good.add(ROW_ID)
-        kept = [part for part in conjuncts(condition) if {name.casefold() for name in referenced_columns(part)} <= good]
+        kept = [part for part in conjuncts(condition) if {name.lower() for name in referenced_columns(part)} <= good]
         return conjunction(kept) if kept else None
 
     # History
@@ -403,6 +403,4 @@ def changed_since(row_ids: Iterable[int], present: Mapping[int, int], limit: int
 
 def _files(files: Sequence[DataFile], part: str) -> Sequence[DataFile]:
     start, _, end = part.partition("-")
-    if not (start.isdigit() and end.isdigit()):
-        raise InvalidArgument("ticket has a part that this table did not make")
     return files[int(start) : int(end)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ from sparkport.catalog.defaults import require_default
 from sparkport.catalog.scan import AsOf, Scan, ScanRequest
 from sparkport.catalog.statement import Change, ChangeableTable, Statement, StatementRequest
 from sparkport.catalog.table import ColumnStatistics, StatisticsTable, VersionedTable, row_id_field
-from sparkport.errors import Conflict, ConstraintViolation, FailedPrecondition, InvalidArgument, TableNotFound
+from sparkport.errors import Conflict, ConstraintViolation, FailedPrecondition, InvalidArgument, NotFound, TableNotFound
 from sparkport.lakehouse.edits import evolve_schema, set_properties
 from sparkport.lakehouse.engine import LakeEngine
 from sparkport.lakehouse.overlay import scan_with
@@ -33,6 +34,10 @@ from sparkport.lakehouse.statement import LakeStatement
 __all__ = ["LakeTable"]
 
 _ATTEMPTS = 5
+
+# What a ticket's part may hold. A name has no folder in it: a ticket reads metadata of its table and no other file.
+_METADATA_NAME = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]{0,199}\.metadata\.json(\.gz)?")
+_FILES = re.compile(rb"(\d{1,9}-\d{1,9})?")
 
 
 class LakeTable(ChangeableTable, StatisticsTable, VersionedTable, AlterableTable):
@@ -49,8 +54,7 @@ class LakeTable(ChangeableTable, StatisticsTable, VersionedTable, AlterableTable
 
     def scan(self, ctx: CallContext, request: ScanRequest) -> Scan:
         version = self._version_of(ctx, request)
-        _, _, files = request.part.partition(b"\n")
-        part = files.decode() or None
+        part = _split(request.part)[1]
         if request.at is not None:
             return version.scan(request, part, ctx)
         names = version.columns.declared.names
@@ -60,8 +64,8 @@ class LakeTable(ChangeableTable, StatisticsTable, VersionedTable, AlterableTable
     def plan(self, ctx: CallContext, request: ScanRequest) -> Sequence[ScanRequest]:
         """Parts that remember the version they were planned for, whatever is committed in between."""
         version = self._version if request.at is None else self._at(request.at)
-        location = version.location.encode()
-        return [request.with_part(location + b"\n" + part.encode()) for part in version.parts(request)]
+        name = _name(version)
+        return [request.with_part(name + b"\n" + part.encode()) for part in version.parts(request)]
 
     def schema_of(self, ctx: CallContext, request: ScanRequest) -> pa.Schema:
         return _with_row_id(self._version_of(ctx, request))
@@ -126,11 +130,10 @@ class LakeTable(ChangeableTable, StatisticsTable, VersionedTable, AlterableTable
         )
 
     def _version_of(self, ctx: CallContext, request: ScanRequest) -> TableVersion:
-        location, mark, _ = request.part.partition(b"\n")
-        if not mark:
+        name, _ = _split(request.part)
+        if name is None:
             return self._version if request.at is None else self._at(request.at)
-        same = location.decode() == self._version.location
-        version = self._version if same else self._planned(location.decode())
+        version = self._version if name == _name(self._version) else self._planned(name)
         return version if request.at is None else version.at(request.at)
 
     def _at(self, moment: AsOf) -> TableVersion:
@@ -139,14 +142,39 @@ class LakeTable(ChangeableTable, StatisticsTable, VersionedTable, AlterableTable
         same = current is not None and current.uuid == self._version.uuid
         return (current if current is not None and same else self._version).at(moment)
 
-    def _planned(self, location: str) -> TableVersion:
+    def _planned(self, name: bytes) -> TableVersion:
         """The version that a ticket was made for. Tickets come back from clients, so it must be of this table."""
-        if not location.startswith(self._version.metadata_folder):
-            raise InvalidArgument("ticket has a part that this table did not make")
-        version = self._engine.version(self._version.name, location)
+        if _METADATA_NAME.fullmatch(name) is None:
+            raise _foreign_part()
+        try:
+            version = self._engine.version(self._version.name, self._version.metadata_folder + name.decode())
+        except NotFound as exc:
+            raise self._replaced() from exc
         if version.uuid != self._version.uuid:
-            raise InvalidArgument("ticket has a part that this table did not make")
+            raise self._replaced()
         return version
+
+    def _replaced(self) -> Conflict:
+        return Conflict(f"table '{self.name}' is no longer the one that the scan was planned for; run the query again")
+
+
+def _name(version: TableVersion) -> bytes:
+    """Of the metadata file that describes it."""
+    return version.location.rpartition("/")[2].encode()
+
+
+def _split(part: bytes) -> tuple[bytes | None, str | None]:
+    """The name of the metadata that a scan was planned on, and the range of its files; None for all there is."""
+    if not part:
+        return None, None
+    name, mark, files = part.rpartition(b"\n")
+    if not mark or _FILES.fullmatch(files) is None:
+        raise _foreign_part()
+    return name, files.decode() or None
+
+
+def _foreign_part() -> InvalidArgument:
+    return InvalidArgument("ticket has a part that this table did not make")
 
 
 def _with_row_id(version: TableVersion) -> pa.Schema:

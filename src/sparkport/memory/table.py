@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
@@ -26,6 +27,8 @@ from sparkport.transactions.manager import Transactions
 __all__ = ["MemoryTable"]
 
 T = TypeVar("T")
+
+_COMMIT = re.compile(rb"\d{1,18}")  # in a ticket's part
 
 
 class MemoryTable(ChangeableTable, StatisticsTable, VersionedTable, AlterableTable):
@@ -144,7 +147,7 @@ def _parsed(at: AsOf, parse: Callable[[str], T]) -> T:
 def _planned(part: bytes, now: int) -> int:
     if not part:
         return now
-    if not part.isdigit() or int(part) > now:
+    if _COMMIT.fullmatch(part) is None or int(part) > now:
         raise InvalidArgument("ticket has a part that this table did not make")
     return int(part)
 
