@@ -52,6 +52,7 @@ VALUES: dict[str, tuple[str, Any, Any]] = {
     "dropped_seconds": ("60", 60, 60.0),
     "transaction_seconds": ("60", 60, 60.0),
     "max_transactions": ("5", 5, 5),
+    "max_transactions_per_subject": ("7", 7, 7),
     "max_transaction_bytes": ("3GiB", "3GiB", 3 * 2**30),
     "expression_seconds": ("2.5", 2.5, 2.5),
     "log_level": ("DEBUG", "debug", "debug"),

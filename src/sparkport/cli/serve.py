@@ -84,6 +84,7 @@ def _built_in(settings: Settings, ending: contextlib.ExitStack, actions: list[Cu
     transactions = TransactionSettings(
         idle_seconds=settings.transaction_seconds,
         max_deferred=settings.max_transactions,
+        max_deferred_per_subject=settings.max_transactions_per_subject,
         max_staged_bytes=settings.max_transaction_bytes,
     )
     if settings.engine == "memory":

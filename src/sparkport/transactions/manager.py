@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
+from sparkport.auth.identity import ANONYMOUS
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.transaction import Isolation, OpenTransaction, TransactionManager, TransactionState
 from sparkport.errors import (
@@ -37,12 +38,14 @@ S = TypeVar("S")
 class TransactionSettings:
     """``remember_seconds`` is how long the end of a transaction can still be asked for.
 
+    ``max_deferred`` is for all together and ``max_deferred_per_subject`` for each caller that can be told from others.
     ``max_staged_bytes`` is how much all deferred transactions together may hold on disk before they are committed.
     """
 
     idle_seconds: float = 15 * 60.0
     remember_seconds: float = 60 * 60.0
     max_deferred: int = 1_000
+    max_deferred_per_subject: int = 100
     max_staged_bytes: int = 64 << 30
     max_auto_commit: int = 100_000
     max_remembered: int = 100_000
@@ -158,7 +161,7 @@ class Transactions(TransactionManager, Generic[S]):
                 self._auto[transaction.id] = transaction
                 self._evict()
             else:
-                self._admit_deferred()
+                self._admit_deferred(transaction)
                 self._deferred[transaction.id] = transaction
         if not auto_commit:
             self._note_begun(transaction)
@@ -223,7 +226,7 @@ class Transactions(TransactionManager, Generic[S]):
             if transaction.wrote:
                 raise FailedPrecondition(f"transaction '{transaction_id}' has written already: it cannot be deferred")
             with self._lock:
-                self._admit_deferred()
+                self._admit_deferred(transaction)
                 self._auto.pop(transaction_id, None)
                 self._deferred[transaction_id] = transaction
             transaction.auto_commit = False
@@ -402,9 +405,14 @@ class Transactions(TransactionManager, Generic[S]):
                 self._finish(transaction, TransactionState.ABORTED)
             raise
 
-    def _admit_deferred(self) -> None:
+    def _admit_deferred(self, transaction: Transaction[S]) -> None:
         if len(self._deferred) >= self._settings.max_deferred:
             raise ResourceExhausted(f"there are {len(self._deferred)} open deferred transactions, the limit")
+        if transaction.owner == ANONYMOUS.subject:
+            return  # without authentication all callers are one
+        own = sum(other.owner == transaction.owner for other in self._deferred.values())
+        if own >= self._settings.max_deferred_per_subject:
+            raise ResourceExhausted(f"'{transaction.owner}' has {own} open deferred transactions, the limit for one")
 
     def _described(self, transaction: Transaction[S]) -> OpenTransaction:
         tables, rows = self._engine.changes(transaction)
