@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 from types import TracebackType
 
-from sparkport.auth.model import Authenticator, Authorizer
+from sparkport.auth.model import Authenticator, Authorizer, Operation
 from sparkport.catalog.model import Catalog
 from sparkport.handlers.directory import Directory
 from sparkport.handlers.service import ActionFunction, CustomAction, Handlers
@@ -45,7 +45,17 @@ DEFAULT_PORT = 50051
 
 def lakehouse_actions(lakehouse: Lakehouse) -> list[CustomAction]:
     """Actions to give to a server of this lakehouse: maintenance, upgrades, the demo."""
-    return [CustomAction(name, function, text) for name, function, text in LakehouseActions(lakehouse).all()]
+    return [
+        CustomAction(
+            action.name,
+            action.function,
+            action.description,
+            catalog=lakehouse.catalog.name,
+            table=Operation.ALTER if action.alters else None,
+            fills=action.fills,
+        )
+        for action in LakehouseActions(lakehouse).all()
+    ]
 
 
 class Server:

@@ -159,7 +159,8 @@ class Ddl:
 
     def drop_schema(self, ctx: CallContext, body: MapReader) -> None:
         catalog = self._catalog(ctx, body.text("catalog_name"))
-        name = body.text("name")
+        found = catalog.schema(ctx, body.text("name"))
+        name = body.text("name") if found is None else found.name
         self._require(ctx, Operation.DROP, Resource(catalog.name, name))
         change = self._done.change(ctx, (catalog.name, name), "drop_schema")
         try:
@@ -197,8 +198,7 @@ class Ddl:
             raise InvalidArgument(f"body key 'on_conflict' must be error, ignore or replace, not '{on_conflict}'")
         place = (catalog.name, schema.name, definition.name)
         self._require(ctx, Operation.CREATE, Resource(*place))
-        if on_conflict == OnConflict.REPLACE.value and schema.table(ctx, definition.name) is not None:
-            self._require(ctx, Operation.DROP, Resource(*place))
+        self._check_taken(ctx, catalog, schema, definition.name, OnConflict(on_conflict))
         change = self._done.change(
             ctx, place, "create_table", repr(definition), definition.columns.serialize().to_pybytes()
         )
@@ -218,6 +218,7 @@ class Ddl:
         change = self._done.change(ctx, (catalog.name, schema_name, name), "drop_table")
         try:
             schema = self._schema(ctx, catalog, schema_name)
+            name = _found_name(ctx, schema, name)
             self._require(ctx, Operation.DROP, Resource(catalog.name, schema.name, name))
             schema.drop_table(ctx, name)
         except NotFound:
@@ -229,7 +230,7 @@ class Ddl:
     def rename_table(self, ctx: CallContext, body: MapReader) -> bytes | None:
         catalog = self._catalog(ctx, body.text("catalog"))
         schema = self._schema(ctx, catalog, body.text("schema"))
-        name, new_name = body.text("name"), body.text("new_table_name")
+        name, new_name = _found_name(ctx, schema, body.text("name")), body.text("new_table_name")
         require_name(new_name, "table")
         self._require(ctx, Operation.ALTER, Resource(catalog.name, schema.name, name))
         self._require(ctx, Operation.CREATE, Resource(catalog.name, schema.name, new_name))
@@ -288,6 +289,19 @@ class Ddl:
             raise Unsupported(f"schema '{schema.name}' cannot be changed")
         return schema
 
+    def _check_taken(
+        self, ctx: CallContext, catalog: Catalog, schema: Schema, name: str, on_conflict: OnConflict
+    ) -> None:
+        """Who creates a table may lay hands on one that is there already only by rights on that one."""
+        taken = schema.table(ctx, name)
+        if taken is None or on_conflict is OnConflict.ERROR:
+            return
+        resource = Resource(catalog.name, schema.name, taken.name)
+        if not self._directory.authorizer.allows(ctx.identity, Operation.LIST, resource):
+            raise AlreadyExists(f"table '{schema.name}.{name}' already exists")
+        if on_conflict is OnConflict.REPLACE:
+            self._require(ctx, Operation.DROP, resource)
+
     def _require(self, ctx: CallContext, operation: Operation, resource: Resource) -> None:
         self._directory.authorizer.require(ctx.identity, operation, resource)
 
@@ -323,6 +337,12 @@ def _require_new_schema_name(name: str) -> None:
     require_schema_name(name)
     if name.casefold() == TX_SCHEMA:
         raise InvalidArgument(f"schema name '{name}' is reserved")
+
+
+def _found_name(ctx: CallContext, schema: Schema, name: str) -> str:
+    """As the table has it: rights are asked on what is found, which may be written otherwise than it was asked for."""
+    found = schema.table(ctx, name)
+    return name if found is None else found.name
 
 
 _SPELLED = {

@@ -154,15 +154,22 @@ class Directory:
         schema = self.schema(ctx, catalog, target.schema)
         found = (schema.function(ctx, target.name, kind) for kind in kinds)
         function = next((item for item in found if item is not None), None)
-        if function is None or not self._allows(ctx, Operation.LIST, Resource(catalog.name, schema.name, target.name)):
+        if function is None or not self._allows(
+            ctx, Operation.LIST, Resource(catalog.name, schema.name, function.name)
+        ):
             raise FunctionNotFound(schema.name, target.name)
         self._require(ctx, Operation.CALL, Resource(catalog.name, schema.name, function.name))
         return function
 
-    def require_action(self, ctx: CallContext, name: str) -> None:
-        self._require(ctx, Operation.ACTION, Resource(ctx.catalog, None, name))
-        for catalog in self.catalogs(ctx):
+    def require_action(self, ctx: CallContext, name: str, owner: str | None = None) -> str:
+        """The catalog in which a caller may run an action: its owner or, where it has none, the call's."""
+        visible = self.catalogs(ctx)
+        if owner is None and (ctx.catalog or len(visible) == 1):
+            owner = self.catalog(ctx, "").name
+        self._require(ctx, Operation.ACTION, Resource(owner or "", None, name))
+        for catalog in visible:
             self.operations.require_joinable(ctx, catalog)
+        return owner or ""
 
     def _tx_schemas(self, catalog: Catalog) -> list[Schema]:
         manager = catalog.transactions

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from sparkport.auth.model import Operation, Resource
 from sparkport.catalog.context import CallContext
 from sparkport.errors import AlreadyExists, InvalidArgument, Unsupported
 from sparkport.handlers.ddl import ALTERATIONS, Ddl
@@ -22,6 +23,7 @@ from sparkport.protocol.actions import ACTIONS
 from sparkport.protocol.flight import ActionType, FlightDescriptor, FlightInfo
 from sparkport.protocol.maps import MapReader, is_json
 from sparkport.protocol.streams import Outgoing, Upload
+from sparkport.protocol.targets import Kind, Target
 
 __all__ = ["ActionFunction", "CustomAction", "Handlers"]
 
@@ -33,9 +35,19 @@ _Handler = Callable[[CallContext, MapReader], bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class CustomAction:
+    """An action beyond the protocol's. ``catalog`` is the one it belongs to, whatever catalog the call names.
+
+    One without is offered in every catalog: MUST stay within ``ctx.catalog``, in which the caller may run it.
+    ``table`` is the right that is asked for, besides the action's own, on the table that a JSON body names by
+    ``schema_name`` and ``table_name``; ``fills`` a schema in which the caller must be allowed to create and drop.
+    """
+
     name: str
     function: ActionFunction
     description: str = ""
+    catalog: str | None = None
+    table: Operation | None = None
+    fills: str | None = None
 
 
 class Handlers:
@@ -99,8 +111,7 @@ class Handlers:
     def do_action(self, ctx: CallContext, name: str, body: bytes) -> Iterator[bytes]:
         custom = self._custom.get(name)
         if custom is not None:
-            self.directory.require_action(ctx, name)
-            yield from custom.function(ctx, body)
+            yield from custom.function(self._permitted(ctx, custom, body), body)
             return
         if name not in self.handled_actions:
             raise Unsupported(f"action '{name}' is not implemented")
@@ -111,6 +122,20 @@ class Handlers:
         answer = handler(ctx, MapReader.from_body(body))
         if answer is not None:
             yield answer
+
+    def _permitted(self, ctx: CallContext, action: CustomAction, body: bytes) -> CallContext:
+        """The call in the catalog that its action works on, where the caller may run it; raises where not."""
+        ctx = replace(ctx, catalog=self.directory.require_action(ctx, action.name, action.catalog))
+        if action.fills is not None:
+            for operation in (Operation.CREATE, Operation.DROP):
+                self.directory.authorizer.require(ctx.identity, operation, Resource(ctx.catalog, action.fills))
+        if action.table is not None:
+            asked = MapReader.from_json(body)
+            schema, name = asked.optional_text("schema_name") or "", asked.text("table_name")
+            # As everybody sees the table: the action does not run inside the caller's transaction.
+            outside = replace(ctx, transaction_id=None)
+            self.directory.table(outside, Target(ctx.catalog, schema, Kind.TABLE, name), action.table)
+        return ctx
 
     def list_flights(self, ctx: CallContext) -> Iterator[FlightInfo]:
         return self._discovery.list_flights(

@@ -7,33 +7,49 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from sparkport.catalog.context import CallContext
 from sparkport.errors import InvalidArgument, SchemaNotFound, TableNotFound
-from sparkport.lakehouse.demo import ITEMS, fill_demo, statements_to_try
+from sparkport.lakehouse.demo import DEMO_SCHEMA, ITEMS, fill_demo, statements_to_try
 from sparkport.lakehouse.maintenance import STEPS
 from sparkport.lakehouse.open import Lakehouse
 from sparkport.lakehouse.pointers import TableName
 from sparkport.lakehouse.upgrade import upgrade_table
 
-__all__ = ["Action", "LakehouseActions"]
-
-Action = Callable[[CallContext, bytes], Iterator[bytes]]
+__all__ = ["LakehouseAction", "LakehouseActions"]
 
 _MOST_ITEMS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class LakehouseAction:
+    """``alters`` the table that the body names, or ``fills`` a schema: what the caller must be allowed to do."""
+
+    name: str
+    function: Callable[[CallContext, bytes], Iterator[bytes]]
+    description: str
+    alters: bool = False
+    fills: str | None = None
 
 
 class LakehouseActions:
     def __init__(self, lakehouse: Lakehouse) -> None:
         self._lakehouse = lakehouse
 
-    def all(self) -> list[tuple[str, Action, str]]:
-        """Names, functions and descriptions."""
+    def all(self) -> list[LakehouseAction]:
         return [
-            ("maintain", self._maintain, "Compact a table, expire its snapshots, remove files that nobody needs"),
-            ("upgrade_table", self._upgrade, "Give an older table format v3, and its rows ids"),
-            ("demo", self._demo, "Fill the schema demo with tables to try"),
+            LakehouseAction(
+                "maintain",
+                self._maintain,
+                "Compact a table, expire its snapshots, remove files that nobody needs",
+                alters=True,
+            ),
+            LakehouseAction(
+                "upgrade_table", self._upgrade, "Give an older table format v3, and its rows ids", alters=True
+            ),
+            LakehouseAction("demo", self._demo, "Fill the schema demo with tables to try", fills=DEMO_SCHEMA),
         ]
 
     def _maintain(self, ctx: CallContext, body: bytes) -> Iterator[bytes]:
