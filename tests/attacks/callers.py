@@ -50,7 +50,8 @@ def create(catalog: MutableCatalog, rows: pa.Table, *, schema: str = "public", n
     definition = TableDefinition(name=name or f"t{uuid.uuid4().hex}", columns=rows.schema)
     table = found.create_table(ctx, definition)
     assert isinstance(table, ChangeableTable)
-    table.insert(ctx, rows.to_reader())
+    if rows.num_rows:
+        table.insert(ctx, rows.to_reader())
     return f"{schema}.{definition.name}"
 
 

@@ -16,7 +16,7 @@ from sparkport.catalog.context import CallContext
 from sparkport.catalog.ddl import MutableCatalog
 from sparkport.protocol.targets import Kind, Target, Ticket
 
-ROWS = pa.table({"n": pa.array([42], pa.int64())})
+ROWS = pa.table({"n": pa.array([], pa.int64())})
 DENIED, MISSING = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.NOT_FOUND
 OWN = {"subjects": "reader", "operations": "*", "resources": ["lake.folded.groß*", "lake.groß"]}
 

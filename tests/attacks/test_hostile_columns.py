@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.attacks.callers import create
 from tests.contract.clients import JsonClient
 from tests.support.duckdb_client import Attached, DuckDBClient
-from tests.support.flight_rpc import Connection
+from tests.support.flight_rpc import AirportError, Connection
 
 from sparkport.app import Server
-from sparkport.catalog.context import CallContext
-from sparkport.catalog.ddl import MutableCatalog, MutableSchema, TableDefinition
-from sparkport.catalog.statement import ChangeableTable
+from sparkport.catalog.ddl import MutableCatalog
+from sparkport.errors import InvalidArgument
 from sparkport.lakehouse.open import Lakehouse
 from sparkport.testing import serving
 
@@ -40,7 +39,7 @@ NAMES = [
         "日本",
         "select",
     ),
-    *("__row_operation", "__row_from_source", "__row_from_target", "__row_id", "_change_type"),
+    *("_change_type", "__original_row_id_n", "_row_id_", "operation", "matched"),
 ]
 
 
@@ -61,16 +60,6 @@ def json(server: Server) -> Iterator[JsonClient]:
     connection = Connection(server.location, timeout=120.0)
     yield JsonClient(connection)
     connection.close()
-
-
-def create(catalog: MutableCatalog, rows: pa.Table) -> str:
-    schema = catalog.schema(CallContext(), "public")
-    assert isinstance(schema, MutableSchema)
-    definition = TableDefinition(name=f"t{uuid.uuid4().hex}", columns=rows.schema)
-    table = schema.create_table(CallContext(), definition)
-    assert isinstance(table, ChangeableTable)
-    table.insert(CallContext(), rows.to_reader())
-    return f"public.{definition.name}"
 
 
 def misleading(count: int = 4) -> pa.Table:
@@ -140,6 +129,25 @@ def test_columns_of_any_name_are_updated_and_deleted_by(catalog: MutableCatalog,
     found = rows_of(duckdb, table)
     assert found[0] == {"n": 1, **{name: f"new {name}" for name in NAMES}}
     assert found[1] == rows.to_pylist()[2]
+
+
+@pytest.mark.parametrize("name", ["__row_operation", "__row_from_source", "__ROW_FROM_TARGET", "__row_id"])
+def test_a_name_that_spark_uses_in_a_merge_is_refused(catalog: MutableCatalog, name: str) -> None:
+    with pytest.raises(InvalidArgument, match="reserved"):
+        create(catalog, named([name]))
+
+
+def test_rows_of_a_table_that_has_such_a_name_all_the_same_are_not_changed(attacked_lakehouse: Lakehouse) -> None:
+    catalog = attacked_lakehouse.catalog
+    table = create(catalog, named(["x"]))
+    with attacked_lakehouse.engine.spark.session() as session:
+        session.sql(f"ALTER TABLE lake.{table} RENAME COLUMN x TO __row_operation").collect()
+    with serving(catalog) as server, DuckDBClient(server.location, watchdog=120.0) as client:
+        duckdb = client.attach("lake")
+        ids = row_ids(duckdb, table)
+        with pytest.raises(AirportError, match="column '__row_operation' has a name that Spark uses"):
+            duckdb.delete(table, [ids[1]])
+        assert [row["n"] for row in rows_of(duckdb, table)] == [0, 1, 2]
 
 
 def test_a_table_of_300_columns_named_like_helpers_is_changed(catalog: MutableCatalog, duckdb: Attached) -> None:

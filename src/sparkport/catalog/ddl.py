@@ -29,6 +29,7 @@ __all__ = [
     "DropColumn",
     "DropField",
     "DropNotNull",
+    "MERGE_COLUMNS",
     "MutableCatalog",
     "MutableSchema",
     "OnConflict",
@@ -45,6 +46,8 @@ __all__ = [
 RESERVED_COLUMNS = frozenset(
     {"rowid", "_row_id", "_file", "_pos", "_spec_id", "_partition", "_deleted", "_last_updated_sequence_number"}
 )
+MERGE_COLUMNS = frozenset({"__row_operation", "__row_from_source", "__row_from_target", "__row_id"})
+"""What Spark calls columns of its own in a MERGE: a table that has one can be read, and its rows cannot be changed."""
 
 
 class OnConflict(Enum):
@@ -228,7 +231,7 @@ def check_new_names(columns: pa.Schema) -> None:
         name = column.name
         if (column.metadata or {}).get(ROW_ID_MARK):
             raise InvalidArgument(f"column '{name}' is marked as row id: tables have row ids of their own")
-        if name.casefold() in RESERVED_COLUMNS:
+        if name.casefold() in RESERVED_COLUMNS | MERGE_COLUMNS:
             raise InvalidArgument(f"column name '{name}' is reserved")
         if name.casefold() in seen:
             raise InvalidArgument(f"column '{name}' is given twice")

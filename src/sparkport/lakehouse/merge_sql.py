@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
 
+from sparkport.catalog.ddl import MERGE_COLUMNS
 from sparkport.errors import Unsupported
 from sparkport.lakehouse.snapshot import TableVersion
 from sparkport.lakehouse.spark_sql import quoted
@@ -45,6 +46,8 @@ def merge_sql(
     The rows of ``view`` bring their ids, ``IS_DELETED`` where both happens, and the values of ``names`` by place.
     """
     columns = current.columns.declared.names
+    if taken := [name for name in columns if name.casefold() in MERGE_COLUMNS]:
+        raise Unsupported(f"column '{taken[0]}' has a name that Spark uses in a MERGE: rename it to change rows")
     t, s = _unused("t", columns), _unused("s", columns)
     predicate = current.bounds_predicate(ids, t)
     make = _merging
