@@ -62,9 +62,13 @@ def test_a_table_is_not_reached_by_a_name_that_only_folds_to_its_own(
     assert schema.table(CallContext(), "gross_secret") is not None
 
 
-def test_a_schema_is_not_dropped_by_a_name_that_only_folds_to_its_own(catalog: MutableCatalog, reader: Caller) -> None:
+def test_a_schema_is_not_dropped_or_renamed_by_a_name_that_only_folds_to_its_own(
+    catalog: MutableCatalog, reader: Caller
+) -> None:
     body = {"type": "schema", "catalog_name": "lake", "schema_name": "", "name": "groß", "ignore_not_found": False}
     assert refused(reader, "drop_schema", body) is MISSING
+    renaming = {"catalog": "lake", "schema": "groß", "new_schema_name": "großes"}
+    assert refused(reader, "rename_schema", renaming) is MISSING
     assert catalog.schema(CallContext(), "gross") is not None
 
 

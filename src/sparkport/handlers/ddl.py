@@ -159,8 +159,7 @@ class Ddl:
 
     def drop_schema(self, ctx: CallContext, body: MapReader) -> None:
         catalog = self._catalog(ctx, body.text("catalog_name"))
-        found = catalog.schema(ctx, body.text("name"))
-        name = body.text("name") if found is None else found.name
+        name = _found_name(catalog.schema(ctx, body.text("name")), body.text("name"))
         self._require(ctx, Operation.DROP, Resource(catalog.name, name))
         change = self._done.change(ctx, (catalog.name, name), "drop_schema")
         try:
@@ -173,12 +172,13 @@ class Ddl:
 
     def rename_schema(self, ctx: CallContext, body: MapReader) -> None:
         catalog = self._catalog(ctx, body.text("catalog"))
-        name, new_name = body.text("schema"), body.text("new_schema_name")
+        name = _found_name(catalog.schema(ctx, body.text("schema")), body.text("schema"))
+        new_name = body.text("new_schema_name")
         _require_new_schema_name(new_name)
         self._require(ctx, Operation.DROP, Resource(catalog.name, name))
         self._require(ctx, Operation.CREATE, Resource(catalog.name, new_name))
-        if catalog.schema(ctx, new_name) is not None:
-            self._require(ctx, Operation.DROP, Resource(catalog.name, new_name))
+        if (taken := catalog.schema(ctx, new_name)) is not None:
+            self._require(ctx, Operation.DROP, Resource(catalog.name, taken.name))
         change = self._done.change(ctx, (catalog.name, name), "rename_schema", new_name)
         try:
             catalog.rename_schema(ctx, name, new_name)
@@ -218,7 +218,7 @@ class Ddl:
         change = self._done.change(ctx, (catalog.name, schema_name, name), "drop_table")
         try:
             schema = self._schema(ctx, catalog, schema_name)
-            name = _found_name(ctx, schema, name)
+            name = _found_name(schema.table(ctx, name), name)
             self._require(ctx, Operation.DROP, Resource(catalog.name, schema.name, name))
             schema.drop_table(ctx, name)
         except NotFound:
@@ -230,7 +230,8 @@ class Ddl:
     def rename_table(self, ctx: CallContext, body: MapReader) -> bytes | None:
         catalog = self._catalog(ctx, body.text("catalog"))
         schema = self._schema(ctx, catalog, body.text("schema"))
-        name, new_name = _found_name(ctx, schema, body.text("name")), body.text("new_table_name")
+        name = _found_name(schema.table(ctx, body.text("name")), body.text("name"))
+        new_name = body.text("new_table_name")
         require_name(new_name, "table")
         self._require(ctx, Operation.ALTER, Resource(catalog.name, schema.name, name))
         self._require(ctx, Operation.CREATE, Resource(catalog.name, schema.name, new_name))
@@ -339,10 +340,9 @@ def _require_new_schema_name(name: str) -> None:
         raise InvalidArgument(f"schema name '{name}' is reserved")
 
 
-def _found_name(ctx: CallContext, schema: Schema, name: str) -> str:
-    """As the table has it: rights are asked on what is found, which may be written otherwise than it was asked for."""
-    found = schema.table(ctx, name)
-    return name if found is None else found.name
+def _found_name(found: Schema | Table | None, asked: str) -> str:
+    """Rights are asked on what is found, which may be written otherwise than it was asked for."""
+    return asked if found is None else found.name
 
 
 _SPELLED = {
