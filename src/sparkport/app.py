@@ -12,6 +12,7 @@ from sparkport.handlers.directory import Directory
 from sparkport.handlers.service import ActionFunction, CustomAction, Handlers
 from sparkport.lakehouse.actions import LakehouseActions
 from sparkport.lakehouse.maintenance_plan import MaintenanceSettings
+from sparkport.lakehouse.modes import FileMode
 from sparkport.lakehouse.open import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.spark import SparkState
@@ -26,6 +27,7 @@ __all__ = [
     "CustomAction",
     "DEFAULT_HOST",
     "DEFAULT_PORT",
+    "FileMode",
     "Lakehouse",
     "LakehouseSettings",
     "Limits",

@@ -214,6 +214,7 @@ ROOM = Kind("size", (int, str), _room, _show_size)
 LEVEL = _choice("debug", "info", "warning", "error")
 FORMAT = _choice("text", "json")
 ENGINE = _choice("lakehouse", "memory")
+FILE_MODE = _choice("private", "group")
 PORT = Kind("number", (int,), _integer(0, 65_535))
 COUNT = Kind("number", (int,), _integer(1, 100_000))
 SECONDS = Kind("seconds", (int, float), _seconds(0), lambda value: f"{value:g}")
@@ -240,6 +241,9 @@ class Settings:
     ] = 120.0
     jars: Annotated[Path | None, PATH, "Folder of jars for Spark, for sites without a repository"] = None
     staging: Annotated[str | None, TEXT, "Folder for rows on their way to Spark; in the warehouse if unset"] = None
+    file_mode: Annotated[
+        str, FILE_MODE, "Who may read files that are made: the server's user alone, or that user's group too"
+    ] = "private"
     properties: Annotated[
         Mapping[str, Secret] | None, PROPERTIES, "Settings of Spark (`spark.…`) and of the Iceberg catalog (`s3.…`)"
     ] = None

@@ -43,6 +43,7 @@ VALUES: dict[str, tuple[str, Any, Any]] = {
     "silence_seconds": ("30", 30, 30.0),
     "jars": ("/jars", "/jars", Path("/jars")),
     "staging": ("/stage", "/stage", "/stage"),
+    "file_mode": ("GROUP", "group", "group"),
     "properties": ("", {"s3.endpoint": "x"}, {"s3.endpoint": Secret("x")}),
     "maintenance": ("no", False, False),
     "maintenance_seconds": ("5", 5, 5.0),

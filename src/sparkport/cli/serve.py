@@ -14,6 +14,7 @@ from dataclasses import fields
 from sparkport import __version__
 from sparkport.app import (
     CustomAction,
+    FileMode,
     Lakehouse,
     LakehouseSettings,
     Limits,
@@ -44,6 +45,7 @@ def serve(settings: Settings, target: str | None) -> int:
     """Serve until a signal comes, then let running calls end within the grace period. A second signal exits at once."""
     set_up_logging(settings.log_level, settings.log_format)
     limit_seconds(settings.expression_seconds)
+    os.umask(FileMode(settings.file_mode).umask)
     stopping = _stop_on_signals()
     with contextlib.ExitStack() as ending:
         actions: list[CustomAction] = []
@@ -99,6 +101,7 @@ def _built_in(settings: Settings, ending: contextlib.ExitStack, actions: list[Cu
             driver_memory=settings.driver_memory,
             silence_seconds=settings.silence_seconds,
             staging=settings.staging,
+            file_mode=FileMode(settings.file_mode),
             properties={key: value.reveal() for key, value in (settings.properties or {}).items()},
         ),
         default_schema=settings.schema,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sqlite3
 import threading
 import time
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sparkport.errors import PermissionDenied, ResourceExhausted, Unavailable
+from sparkport.lakehouse.modes import FileMode
 
 __all__ = ["Database", "Rows", "SqliteDatabase", "Work"]
 
@@ -76,8 +79,9 @@ class _SqliteWork:
 
 
 class SqliteDatabase(Database):
-    def __init__(self, path: Path, *, patience: float = _PATIENCE) -> None:
+    def __init__(self, path: Path, *, patience: float = _PATIENCE, mode: FileMode = FileMode.PRIVATE) -> None:
         self._path = path
+        self._mode = mode
         self._patience = patience
         self._local = threading.local()
         self._lock = threading.Lock()
@@ -140,7 +144,10 @@ class SqliteDatabase(Database):
         return connection
 
     def _connect(self) -> sqlite3.Connection:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._mode.make_folder(self._path.parent)
+        with contextlib.suppress(OSError):  # it is there already, or SQLite will say what is wrong
+            # SQLite makes the files beside it readable for those who may read this one.
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, self._mode.file))
         connection = sqlite3.connect(self._path, timeout=self._patience, isolation_level=None, check_same_thread=False)
         with self._lock:
             self._open.append(connection)

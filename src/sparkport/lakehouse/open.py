@@ -19,6 +19,7 @@ from sparkport.lakehouse.ledger import Ledger
 from sparkport.lakehouse.maintenance import Maintenance
 from sparkport.lakehouse.maintenance_plan import MaintenanceSettings
 from sparkport.lakehouse.maintenance_thread import MaintenanceThread
+from sparkport.lakehouse.modes import FileMode
 from sparkport.lakehouse.places import Warehouse
 from sparkport.lakehouse.pointers import Pointers, SqlPointers, TableName
 from sparkport.lakehouse.read import Reader
@@ -55,12 +56,12 @@ class Lakehouse:
         With settings of ``maintenance`` tables are maintained in the background, without only when it is asked for.
         """
         if (folder := local_path(settings.warehouse_path)) is not None:
-            _make(folder)
+            _make(folder, settings.file_mode)
         self.settings = settings
         self._owns_spark = spark is None
         self.spark = spark or SparkServer(settings, on_state=on_state)
         self._database: Database | None = None
-        self._staging = Staging(settings.staging_path, catalog=_digest(settings))
+        self._staging = Staging(settings.staging_path, catalog=_digest(settings), mode=settings.file_mode)
         files = JournalledFiles(self._staging)
         files.configure(settings.storage_options())
         sessions = self.spark.sessions(settings.session_conf())
@@ -92,11 +93,11 @@ class Lakehouse:
             )
 
     def _pointers(self, files: FileSystem) -> Pointers:
-        name = self.settings.catalog_name
+        name, mode = self.settings.catalog_name, self.settings.file_mode
         if self.settings.kind == "rest":
             # Such a catalog has no place for what becomes of transactions. Servers on one staging folder share it.
             folder = Path(self.settings.staging_path).resolve()
-            self._database = open_database(f"sqlite:///{folder}/transactions-{_digest(self.settings)[:12]}.db")
+            self._database = open_database(f"sqlite:///{folder}/transactions-{_digest(self.settings)[:12]}.db", mode)
 
             def was_made(transaction_id: str, tables: Sequence[TableName]) -> bool:
                 return any(rest.statement(f"tx:{transaction_id}", table) is not None for table in tables)
@@ -104,7 +105,7 @@ class Lakehouse:
             self._ledger = Ledger(self._database, name, server=self._staging.server, resolve=was_made)
             rest = RestPointers.of(self.settings, files, self._ledger)
             return rest
-        self._database = open_database(self.settings.database_uri)
+        self._database = open_database(self.settings.database_uri, mode)
         try:
             self._ledger = Ledger(self._database, name, server=self._staging.server)
             return SqlPointers(self._database, name, files, self._ledger)
@@ -167,8 +168,9 @@ def _digest(settings: LakehouseSettings) -> str:
     return hashlib.sha256(repr(told).encode()).hexdigest()
 
 
-def _make(folder: Path) -> None:
+def _make(folder: Path, mode: FileMode) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        mode.make_folder(folder)
+        mode.warn_of(folder)
     except OSError as exc:
         raise PermissionDenied(f"the warehouse '{folder}' cannot be made: {exc.strerror or exc}") from exc

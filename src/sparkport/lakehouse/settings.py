@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 from sparkport.errors import InvalidArgument
 from sparkport.lakehouse.files import local_path, protocol_of
 from sparkport.lakehouse.jars import cache_home
+from sparkport.lakehouse.modes import FileMode
 
 __all__ = ["ICEBERG_RUNTIME", "LakehouseSettings"]
 
@@ -48,6 +49,7 @@ class LakehouseSettings:
     staging: str | None = None
     sessions: int = 4
     silence_seconds: float = 120.0
+    file_mode: FileMode = FileMode.PRIVATE
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -129,6 +131,11 @@ class LakehouseSettings:
         return dict.fromkeys(sorted(_S3), options)
 
     @property
+    def uses_store(self) -> bool:
+        """Whether files are in an object store, which wants keys."""
+        return self._on_s3 or protocol_of(self.warehouse) != "file"
+
+    @property
     def _catalog(self) -> str:
         return f"spark.sql.catalog.{self.catalog_name}"
 
@@ -168,7 +175,13 @@ class LakehouseSettings:
     def _catalog_properties(self) -> dict[str, str]:
         if self.kind == "rest":  # its warehouse is a name that the server knows, and so a property of the user's
             return {"type": "rest", "uri": self.database_uri}
-        jdbc = {"type": "jdbc", "jdbc.schema-version": "V1", "warehouse": self.warehouse_path}
+        jdbc = {
+            "type": "jdbc",
+            "jdbc.schema-version": "V1",
+            "warehouse": self.warehouse_path,
+            # Hadoop does not ask the system for it.
+            "hadoop.fs.permissions.umask-mode": f"{self.file_mode.umask:03o}",
+        }
         if self._on_s3:  # a REST catalog chooses by itself
             jdbc["io-impl"] = _S3_FILE_IO
         if self.kind == "sqlite":

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sparkport.errors import PermissionDenied, ResourceExhausted, Unavailable
+from sparkport.lakehouse.modes import FileMode
 
 __all__ = ["StagedRows", "Staging"]
 
@@ -127,7 +128,7 @@ class Staging:
     points to can be told from all others. Only the last few can be in doubt, so the journal is kept short.
     """
 
-    def __init__(self, root: str, *, catalog: str = "") -> None:
+    def __init__(self, root: str, *, catalog: str = "", mode: FileMode = FileMode.PRIVATE) -> None:
         """``catalog`` tells catalogs apart that share a folder: only who has the same one can judge of its files."""
         self._root = Path(root)
         self._catalog = catalog
@@ -135,9 +136,9 @@ class Staging:
         self._journal_lock = threading.Lock()
         self._journal_lines: list[str] = []
         with _disk_errors():
-            self._root.mkdir(parents=True, exist_ok=True)
+            mode.make_folder(self._root)
             with self._alone():
-                self.folder.mkdir()
+                mode.make_folder(self.folder)
                 (self.folder / _CATALOG).write_text(catalog)
                 self._lock: IO[str] = (self.folder / "owner.lock").open("w")
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
