@@ -7,14 +7,13 @@ for it but those who need it: reads and listings do not.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import os
 import queue
+import secrets
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +26,8 @@ from sparkport.lakehouse.faults import on_kill_spark
 from sparkport.lakehouse.heartbeat import watch
 from sparkport.lakehouse.jars import JarCache
 from sparkport.lakehouse.settings import LakehouseSettings
-from sparkport.lakehouse.spark_command import spark_command, spark_home
+from sparkport.lakehouse.spark_command import spark_command, spark_environment
+from sparkport.lakehouse.spark_connect import open_session
 from sparkport.lakehouse.spark_errors import LostRace, translated
 
 __all__ = ["LostRace", "Sessions", "SparkServer", "SparkState", "translated"]
@@ -37,6 +37,9 @@ logger = logging.getLogger(__name__)
 _READY = "Spark Connect server started at"
 _RESTART_SECONDS = 2.0
 _PATIENT_SECONDS = 60.0
+_START_SECONDS = 300.0
+_DOWNLOAD_SECONDS = 1_800.0
+"""How long a start may take before it is given up and another one made: jars are downloaded in the first of all."""
 _TRIES = 5
 """After so many failures in a row writes are refused at once, and Spark is tried again at longer intervals."""
 
@@ -47,13 +50,6 @@ class SparkState(Enum):
     READY = "ready"
     FAILED = "failed"
     STOPPED = "stopped"
-
-
-_importing = threading.Lock()
-
-
-def _nothing(session: object) -> None:
-    return None
 
 
 class SparkServer:
@@ -135,7 +131,7 @@ class SparkServer:
 
     @property
     def url(self) -> str:
-        """Where the Connect server is, once it is ready."""
+        """Where the Connect server is, once it is ready, and its token: whoever has it can do whatever we can."""
         return self._url
 
     @property
@@ -144,23 +140,7 @@ class SparkServer:
         return self._generation
 
     def open_session(self) -> Any:
-        with _importing:  # two threads at once meet in pyspark's circular imports, and one of them fails
-            from pyspark.errors.exceptions.base import PySparkException
-            from pyspark.sql.connect.client.retries import DefaultPolicy
-            from pyspark.sql.connect.session import SparkSession
-
-        # The finalizer shuts a thread pool down, which locks up the whole process when the garbage collector happens to
-        # run it inside ThreadPoolExecutor.submit. Sessions are closed by name here, so it has nothing to do.
-        SparkSession.__del__ = _nothing
-        # Every exception would also be printed on stderr by a logger of its own that takes handlers' formats away. The
-        # errors are translated by us, who know which of them are worth a line in the log.
-        PySparkException._log_exception = _nothing
-        session = SparkSession.builder.remote(self._url).create()
-        # By default a server that is gone is called for ten minutes. A child comes back at another address, so it is
-        # not called again at all; a server elsewhere may just be out of reach for a moment.
-        elsewhere = [DefaultPolicy(max_retries=6, max_backoff=2_000)]
-        session.client.set_retry_policies([] if self._external is None else elsewhere)
-        return session
+        return open_session(self._url, is_child=self.is_child)
 
     def lost(self, generation: int) -> bool:
         """Asked by one who could not reach the server: whether it has ended, so that there will be another one."""
@@ -203,13 +183,12 @@ class SparkServer:
             self._stopping.wait(_PATIENT_SECONDS if failures >= _TRIES else _RESTART_SECONDS * (failures - 1))
 
     def _run_once(self) -> None:
-        port = _free_port()
+        port, token = _free_port(), secrets.token_urlsafe(32)
         resolved = self._jars.resolved()
         if self._state is not SparkState.FAILED:  # and it stays failed until it is ready
             self._set(SparkState.STARTING if resolved else SparkState.RESOLVING)
-        secrets = contextlib.ExitStack()
-        command = secrets.enter_context(spark_command(self._settings, port, self._jars.arguments()))
-        environment = {**os.environ, "SPARK_HOME": str(spark_home()), "PYSPARK_PYTHON": sys.executable}
+        hidden = contextlib.ExitStack()
+        command = hidden.enter_context(spark_command(self._settings, port, token=token, jars=self._jars.arguments()))
         process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
@@ -217,11 +196,14 @@ class SparkServer:
             stdin=subprocess.DEVNULL,
             text=True,
             errors="replace",
-            env=environment,
+            env=spark_environment(self._settings, os.environ),
             start_new_session=True,
-            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+            umask=self._settings.file_mode.umask,
         )
         self._process = process
+        limit = threading.Timer(_START_SECONDS if resolved else _DOWNLOAD_SECONDS, self._give_up, [process])
+        limit.daemon = True
+        limit.start()
         if self._stopping.is_set():  # by one who has looked for a process before it was there
             self._end_process()
         last: list[str] = []
@@ -231,9 +213,10 @@ class SparkServer:
                 last = [*last[-20:], line.rstrip()]
                 logger.debug("spark: %s", line.rstrip())
                 if _READY in line:
-                    secrets.close()
+                    limit.cancel()
+                    hidden.close()
                     self._jars.remember()
-                    self._url = f"sc://127.0.0.1:{port}"
+                    self._url = f"sc://localhost:{port}/;token={token}"
                     self._generation += 1
                     self._set(SparkState.READY)
                     self._watch(ended)
@@ -241,8 +224,9 @@ class SparkServer:
                         threading.Thread(target=self.warm_up, name="sparkport-warm-up", daemon=True).start()
             code = process.wait()
         finally:
+            limit.cancel()
             ended.set()
-            secrets.close()
+            hidden.close()
             self._end_process()
             if process.stdout is not None:
                 process.stdout.close()
@@ -258,6 +242,11 @@ class SparkServer:
             watch(self.open_session, lambda: self._settings.silence_seconds, ended=ended, lost=self._kill)
 
         threading.Thread(target=work, name="sparkport-heartbeat", daemon=True).start()
+
+    def _give_up(self, process: subprocess.Popen[str]) -> None:
+        logger.error("Spark has not become ready in time; it is started again")
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
     def _kill(self) -> None:
         process = self._process
@@ -400,11 +389,6 @@ def _reason(lines: list[str]) -> str:
     told = [line for line in lines if not line.startswith("\tat ")]
     raised = [line for line in told if "Exception" in line or "Error" in line]
     return [*told, *raised][-1] if told else "no output"
-
-
-def _die_with_parent() -> None:
-    """Ask the kernel to kill the child when the thread that watches it ends, however that happens."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def _free_port() -> int:

@@ -1,7 +1,14 @@
-"""How a Connect server is started: the command line, and beside it, in a file, what others must not see there."""
+"""How a Connect server is started: the command line, and beside it, in a file, what others must not see there.
+
+Who can reach a Connect server runs any code as its user. So it listens on loopback only and asks for a token that is
+drawn for each start, and the other ports that Spark opens ask for a secret, too.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,7 +16,27 @@ from pathlib import Path
 
 from sparkport.lakehouse.settings import LakehouseSettings
 
-__all__ = ["spark_command", "spark_home"]
+__all__ = ["spark_command", "spark_environment", "spark_home"]
+
+_LAUNCHER = """
+import ctypes, os, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, 9)
+    if os.getppid() != int(sys.argv[1]):
+        sys.exit(1)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""Asks the kernel to kill what it becomes when the thread that has started it ends, however that happens. To ask from
+inside a fork of our own process can hang: gRPC has handlers there that may wait for threads which are not in it."""
+
+_PASSED_ON = re.compile(
+    r"PATH|HOME|USER|LOGNAME|LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|JAVA_HOME|JDK_JAVA_OPTIONS|JAVA_TOOL_OPTIONS|LD_LIBRARY_PATH"
+    r"|(?:SPARK|PYSPARK|HADOOP|YARN|HDFS|HIVE|KRB5|KUBERNETES)_?\w*|KUBECONFIG|(?:HTTPS?|NO|ALL)_PROXY"
+)
+"""Variables that Spark, Java and Hadoop read. All others stay here: tokens and passwords are among them."""
+
+_CLOUDS = re.compile(r"(?:AWS|AZURE|GOOGLE|GCP|GCS|CLOUDSDK)_\w+")
+_KEPT_BACK = re.compile(r"SPARKPORT_\w+|SPARK_CONNECT_AUTHENTICATE_TOKEN")
 
 
 def spark_home() -> Path:
@@ -18,22 +45,35 @@ def spark_home() -> Path:
     return Path(pyspark.__file__).parent
 
 
+def spark_environment(settings: LakehouseSettings, environment: Mapping[str, str]) -> dict[str, str]:
+    """What Spark gets of our own environment. Keys of a store are passed on where tables are in one."""
+    found = {
+        name: value
+        for name, value in environment.items()
+        if not _KEPT_BACK.fullmatch(name)
+        and (_PASSED_ON.fullmatch(name.upper()) or (settings.uses_store and _CLOUDS.fullmatch(name)))
+    }
+    return {**found, "SPARK_HOME": str(spark_home()), "PYSPARK_PYTHON": sys.executable}
+
+
 @contextmanager
-def spark_command(settings: LakehouseSettings, port: int, jars: Sequence[str]) -> Iterator[list[str]]:
-    """The command, good for one start within the block: catalogs have passwords and keys, so that their settings are
-    in a file that only we can read, gone at the end of the block."""
+def spark_command(settings: LakehouseSettings, port: int, *, token: str, jars: Sequence[str]) -> Iterator[list[str]]:
+    """The command, good for one start within the block and by this thread: catalogs have passwords and keys, so that
+    their settings are in a file that only we can read, gone at the end of the block."""
     conf = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
     }
     if settings.spark_is_local:  # executors elsewhere have to find the driver
         conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    given = settings.spark_conf()
+        conf["spark.authenticate"] = "true"  # Spark draws a secret by itself; elsewhere the cluster's owner decides
+    given = {**settings.spark_conf(), "spark.connect.authenticate.token": token}
     plain = [f"{key}={value}" for key, value in conf.items() if key not in given]
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix="sparkport-", suffix=".properties") as file:
         file.write(_properties(given))
         file.flush()
         command = [
+            *(sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())),
             str(spark_home() / "bin" / "spark-submit"),
             "--class",
             "org.apache.spark.sql.connect.service.SparkConnectServer",
