@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -43,9 +44,10 @@ def translated(what: str) -> Iterator[None]:
         name = type(exc).__name__
         if any(mark in text for mark in _NO_SPARK) or name in ("_MultiThreadedRendezvous", "_InactiveRpcError"):
             raise Unavailable(f"{what}: Spark is not there; try again") from exc
-        raise InternalError(f"{what}: Spark failed: {_first_line(text)}") from exc
+        raise InternalError(f"{what}: Spark failed: {_condition(exc)}") from exc
 
 
-def _first_line(text: str) -> str:
-    line = text.strip().splitlines()[0] if text.strip() else "no message"
-    return line[:300]
+def _condition(exc: Exception) -> str:
+    """What kind of failure it is. Texts of Spark's tell of files, classes and statements, and so are for the log."""
+    named = re.match(r"\[([A-Z][A-Z0-9_.]*)\]", str(exc).strip())
+    return named[1] if named else type(exc).__name__

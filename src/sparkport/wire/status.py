@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import uuid
 from dataclasses import dataclass
 from typing import NoReturn
@@ -25,6 +26,17 @@ _ARROW_STATUS = {Code.INVALID_ARGUMENT: "4", Code.UNAUTHENTICATED: "5", Code.PER
 
 # A message goes out up to three times, once with three bytes for each odd one: all within the 8 KiB that clients take.
 _MAX_MESSAGE_BYTES = 1_200
+_LOOKED_AT = 2_000
+
+
+# Where the server keeps its files and whom it talks to is not for clients. Between quotes a path may have blanks.
+_PLACE = re.compile(
+    r"(?<=')/[^'\n]*/[^'\n]*(?=')"
+    r"|\b[a-z][a-z0-9+.-]{0,20}:/{1,3}[^\s'\",;)\]]+"
+    r"|(?<![\w.~*/-])/(?:[\w.@%+~=:-]+/)+[\w.@%+~=:-]*",
+    re.IGNORECASE,
+)
+_STACK = re.compile(r"\n\s*(?:at [\w$.]+\(|Traceback |JVM stacktrace|Caused by: ).*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +50,29 @@ def translate(exc: BaseException) -> SparkportError:
     """Any exception as one of ours. What was not foreseen becomes INTERNAL with an id that also stands in the log."""
     if isinstance(exc, SparkportError):
         if exc.code is Code.INTERNAL:
-            return _internal(exc, exc.message)
-        return exc
+            return _internal(exc, _without_places(exc.message))
+        return _discreet(exc)
     if isinstance(exc, grpc.RpcError):
         return Cancelled("the call was cancelled")
     if isinstance(exc, pa.ArrowCancelled):
         return Cancelled("the call was cancelled")
     return _internal(exc, None)
+
+
+def _discreet(exc: SparkportError) -> SparkportError:
+    """The same error without places of the server: the log has them, by an id."""
+    message = _without_places(exc.message)
+    if message == exc.message[:_LOOKED_AT]:
+        return exc
+    error_id = uuid.uuid4().hex[:12]
+    logger.warning("error %s: %s", error_id, exc.message, exc_info=exc.__cause__)
+    told = type(exc).__new__(type(exc))
+    told.args = (f"{message} (error id {error_id})",)
+    return told
+
+
+def _without_places(message: str) -> str:
+    return _PLACE.sub("…", _STACK.sub("", message[:_LOOKED_AT]))
 
 
 def _internal(exc: BaseException, said: str | None) -> InternalError:
