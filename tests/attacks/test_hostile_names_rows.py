@@ -56,8 +56,8 @@ def test_tables_schemas_and_columns_with_odd_names_hold_rows(server: Server, cli
         assert client.scan(("lake", schema, f"{name}2")).read_all().num_rows == 2
 
 
-def test_the_other_dialects_take_the_same_names(server: Server, client: Client) -> None:
-    name = "a`b'c\"d/e"
+@pytest.mark.parametrize("name", ["a`b'c\"d/e", "日本/é %C3%A9"])
+def test_the_other_dialects_take_the_same_names(server: Server, client: Client, name: str) -> None:
     table = f"{name} {uuid.uuid4().hex[:6]}"
     client.create_table(("lake", "public", table), pa.schema([(name, pa.int64())]))
     connection = Connection(server.location, timeout=120)

@@ -200,6 +200,7 @@ class Session:
         return self.client.headers(self.catalog, *more)
 
     def flight_headers(self, entry: Entry) -> HeaderList:
+        assert entry.path.isascii(), f"DuckDB fails: Illegal header value {entry.path}"
         return [("airport-trace-id", str(uuid.uuid4())), ("airport-flight-path", entry.path)]
 
     def transaction_headers(self) -> HeaderList:

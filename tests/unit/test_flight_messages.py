@@ -15,6 +15,8 @@ from pyarrow import flight as pf
 
 from sparkport.errors import InvalidArgument
 from sparkport.protocol import flight
+from sparkport.protocol.flight import FlightDescriptor
+from sparkport.protocol.targets import Kind, Target
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("näme", pa.string(), metadata={"k": "v"})])
 WHEN = datetime(2031, 2, 3, 4, 5, 6, 789000, tzinfo=UTC)
@@ -155,3 +157,16 @@ def test_names_that_are_no_text_are_refused() -> None:
 def test_an_unknown_type_of_descriptor_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="type 7"):
         flight.FlightDescriptor.decode(b"\x08\x07")
+
+
+@pytest.mark.parametrize("name", ["t", "a/b", "%C3%A9", "é", "日本/%", "percent-encoded", "a b"])
+def test_a_descriptor_of_any_name_is_of_ascii_and_means_that_name(name: str) -> None:
+    target = Target("lake", name, Kind.TABLE, name)
+    descriptor = target.descriptor()
+    assert all(part.isascii() for part in descriptor.path or ())
+    assert Target.of(FlightDescriptor.decode(descriptor.encode())) == target
+
+
+def test_a_descriptor_that_is_encoded_wrongly_is_an_invalid_argument() -> None:
+    with pytest.raises(InvalidArgument, match="no UTF-8"):
+        Target.of(FlightDescriptor(path=("lake", "s", "table", "%FF", "percent-encoded"), command=None))

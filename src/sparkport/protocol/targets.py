@@ -1,12 +1,15 @@
 """What a descriptor or a ticket points at: both are ours, but come back from clients, so nothing in them is trusted.
 
-A descriptor is the path ``catalog, schema, kind, name``. Other clients may write ``schema, name`` or ``name``.
+A descriptor is the path ``catalog, schema, kind, name``. Other clients may write ``schema, name`` or ``name``. DuckDB's
+client puts the path into a header, which takes ASCII only: names of other characters are percent-encoded, and a fifth
+part says so.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
@@ -20,6 +23,8 @@ __all__ = ["Kind", "MAX_ARGUMENT_BYTES", "Target", "Ticket", "as_of", "decode_ar
 
 MAX_ARGUMENT_BYTES = 64 << 20
 """What the compressed arguments of a function may come to."""
+
+_ENCODED = "percent-encoded"
 
 
 class Kind(Enum):
@@ -38,7 +43,10 @@ class Target:
     name: str
 
     def descriptor(self) -> FlightDescriptor:
-        return FlightDescriptor(path=(self.catalog, self.schema, self.kind.value, self.name), command=None)
+        path = (self.catalog, self.schema, self.kind.value, self.name)
+        if not all(part.isascii() for part in path):
+            return FlightDescriptor(path=(*(quote(part, safe="") for part in path), _ENCODED), command=None)
+        return FlightDescriptor(path=path, command=None)
 
     @classmethod
     def of(cls, descriptor: FlightDescriptor) -> Target:
@@ -47,6 +55,8 @@ class Target:
         path = descriptor.path
         if len(path) == 1 and path[0].count("/") == 3:
             path = tuple(path[0].split("/"))
+        if len(path) == 5 and path[4] == _ENCODED:
+            path = _decoded(path[:4])
         if not path or not path[-1] or len(path) > 4:
             raise InvalidArgument("descriptor path must be: catalog, schema, kind, name")
         if len(path) < 4:
@@ -56,6 +66,13 @@ class Target:
             return cls(path[0], path[1], Kind(path[2]), path[3])
         except ValueError as exc:
             raise InvalidArgument(f"descriptor path has an unknown kind '{path[2]}'") from exc
+
+
+def _decoded(path: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        return tuple(unquote(part, errors="strict") for part in path)
+    except UnicodeError as exc:
+        raise InvalidArgument("descriptor path is percent-encoded and no UTF-8") from exc
 
 
 def as_of(unit: str | None, value: str | None) -> AsOf | None:
