@@ -10,13 +10,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from tests.faults.rig import Rig
-from tests.support.lakehouse import shared_spark
 
-from sparkport.client import connect
 from sparkport.lakehouse.modes import FileMode
 from sparkport.lakehouse.open import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
-from sparkport.testing import serving
 
 OTHERS = 0o007
 GROUP = 0o070
@@ -108,16 +105,3 @@ def test_no_file_of_a_server_or_of_its_spark_is_open_to_others(
     if flag == "group":
         shared = {name: oct(mode) for name, mode in found.items() if mode & 0o060 != 0o060 and "scratch" not in name}
         assert shared == {}
-
-
-@pytest.mark.timeout(300)
-def test_a_spark_that_is_not_our_own_writes_closed_files_too(tmp_path: Path) -> None:
-    settings = LakehouseSettings(warehouse=str(tmp_path / "warehouse"), sessions=2)
-    with (
-        Lakehouse(settings, spark=shared_spark()) as opened,
-        serving(opened.catalog) as server,
-        connect(server.location) as client,
-    ):
-        client.create_table("public.t", pa.schema([("id", pa.int64())]))
-        client.insert("public.t", pa.table({"id": range(1000)}))
-        assert stat.S_IMODE((tmp_path / "warehouse").stat().st_mode) == 0o700

@@ -154,6 +154,8 @@ class LakehouseSettings:
         return {
             "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
             "spark.ui.enabled": "false",
+            # Hadoop sets modes by a mask of its own, whatever the system's is.
+            "spark.hadoop.fs.permissions.umask-mode": f"{self.file_mode.umask:03o}",
             **self.session_conf(),
             **self.properties,
         }
@@ -175,13 +177,7 @@ class LakehouseSettings:
     def _catalog_properties(self) -> dict[str, str]:
         if self.kind == "rest":  # its warehouse is a name that the server knows, and so a property of the user's
             return {"type": "rest", "uri": self.database_uri}
-        jdbc = {
-            "type": "jdbc",
-            "jdbc.schema-version": "V1",
-            "warehouse": self.warehouse_path,
-            # Hadoop does not ask the system for it.
-            "hadoop.fs.permissions.umask-mode": f"{self.file_mode.umask:03o}",
-        }
+        jdbc = {"type": "jdbc", "jdbc.schema-version": "V1", "warehouse": self.warehouse_path}
         if self._on_s3:  # a REST catalog chooses by itself
             jdbc["io-impl"] = _S3_FILE_IO
         if self.kind == "sqlite":
