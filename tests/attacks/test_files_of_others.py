@@ -27,8 +27,9 @@ def usual_umask() -> Iterator[None]:
 
 
 def modes(folder: Path) -> dict[str, int]:
-    """Of all that is below a folder, and of itself."""
-    return {str(path): stat.S_IMODE(path.lstat().st_mode) for path in (folder, *folder.rglob("*"))}
+    """Of all that is below a folder, and of itself. That jars may be executed, as Spark wants it, is left out."""
+    found = {str(path): path.lstat().st_mode for path in (folder, *folder.rglob("*"))}
+    return {name: stat.S_IMODE(mode) & (0o7777 if stat.S_ISDIR(mode) else 0o666) for name, mode in found.items()}
 
 
 def test_a_new_warehouse_is_closed_whatever_the_umask_is(tmp_path: Path) -> None:
