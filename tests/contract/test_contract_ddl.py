@@ -205,7 +205,7 @@ def test_keys_are_refused_and_not_dropped_in_silence(lake: Lake, more: dict[str,
         ({"arrow_schema": b"nonsense"}, "arrow_schema is not an Arrow schema"),
         ({"arrow_schema": encoded()}, "a table needs at least one column"),
         ({"arrow_schema": encoded(pa.field("_pos", pa.int8()))}, "column name '_pos' is reserved"),
-        ({"table_name": " "}, "body key 'table_name' is no name"),
+        ({"table_name": " "}, "a table has no name"),
         ({"check_constraints": [""]}, "a CHECK is empty: it cannot be evaluated"),
     ],
 )
