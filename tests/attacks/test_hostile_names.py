@@ -39,7 +39,7 @@ REFUSED = {
     "an isolate": "x\u2066y",
     "too long": "x" * 256,
     "too long in bytes": "ä" * 128,
-    "100 MB": "x" * 100_000_000,
+    "10 MB": "x" * 10_000_000,
     "nothing": "",
     "blanks": " \u2003 ",
     "this folder": ".",
