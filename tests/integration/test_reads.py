@@ -298,6 +298,26 @@ def test_an_old_version_announces_no_statistics_because_duckdb_asks_for_those_of
     assert b"can_produce_statistics" not in (old.schema.metadata or {})
 
 
+class Broken(Vague):
+    """Fails where it should tell what it knows, or tells what cannot be."""
+
+    name = "broken"
+
+    def column_statistics(self, ctx: CallContext, column: str) -> ColumnStatistics | None:
+        if column == "word":
+            raise OverflowError("days=-2147483647; must have magnitude <= 999999999")
+        return ColumnStatistics(minimum=-(2**70), maximum=2**70, has_null=False)
+
+
+def test_statistics_that_cannot_be_had_are_unknown_and_fail_no_query(caplog: pytest.LogCaptureFixture) -> None:
+    with serving(catalog_of(Broken())) as server, DuckDBClient(server.location) as client:
+        attached = client.attach("lake")
+        word, number = attached.column_statistics("broken", "word"), attached.column_statistics("broken", "number")
+    assert (word["min"], word["has_null"], word["has_not_null"]) == ("", True, True)
+    assert (number["min"], number["max"], number["has_null"]) == (None, None, False)
+    assert "no statistics for column 'word' of table 'broken'" in caplog.text
+
+
 def test_statistics_of_an_unknown_column_are_an_invalid_argument(memory: Attached) -> None:
     body = {"flight_descriptor": memory.table("t").descriptor.serialize(), "column_name": "age", "type": "BIGINT"}
     with pytest.raises(AirportError, match="no column 'age'") as caught:

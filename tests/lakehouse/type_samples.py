@@ -168,6 +168,7 @@ def _nested() -> list[Sample]:
         _sample(pa.list_(pa.field("l", pa.int32())), lists, "list as DuckDB sends it"),
         _sample(pa.list_(pa.field("element", pa.int32(), nullable=False)), [[1], []], "list of required items"),
         _sample(pa.list_(pa.field("", pa.int32()), 3), [[1, 2, 3], [None, None, None]]),
+        _sample(pa.list_(pa.field("", pa.int32()), 2), [None, None], "arrays that are all null"),
         _sample(pa.list_(pa.list_(pa.int16(), 2), 1), [[[1, 2]], [None]]),
         _sample(pa.list_(pa.list_(pa.large_string())), [[["a", None], [], None], []]),
         _sample(pa.struct([("a", pa.int32()), ("b", pa.string())]), [{"a": 1, "b": "x"}, {"a": None, "b": None}]),

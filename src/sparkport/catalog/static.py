@@ -66,11 +66,14 @@ def arrow_statistics(column: pa.ChunkedArray) -> ColumnStatistics:
         return known
     if pa.types.is_floating(kind) and pc.any(pc.is_nan(column)).as_py():
         return known  # min_max leaves NaN out, DuckDB sorts it above all: a maximum here would be a lie
-    bounds = pc.min_max(column)
+    try:
+        bounds = pc.min_max(column)
+    except pa.ArrowNotImplementedError:  # half floats and small decimals among others
+        return known
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     return ColumnStatistics(
-        minimum=bounds["min"].as_py(),
-        maximum=bounds["max"].as_py(),
+        minimum=bounds["min"],
+        maximum=bounds["max"],
         has_null=known.has_null,
         has_not_null=known.has_not_null,
         distinct_count=pc.count_distinct(column).as_py(),

@@ -79,7 +79,11 @@ class DMLResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnStatistics:
-    """Bounds that hold for every row; leave None what is not known."""
+    """Bounds that hold for every row; leave None what is not known.
+
+    ``minimum`` and ``maximum`` are Arrow scalars of the column's type, or Python values that Arrow makes such of.
+    Python's dates and times know no infinity, no year 10000, no nanosecond and no 24:00: scalars do.
+    """
 
     minimum: Any = None
     maximum: Any = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -13,8 +14,8 @@ from sparkport.catalog.context import CallContext
 from sparkport.catalog.functions import Function, ScalarFunction, TableFunction, TableInOutFunction
 from sparkport.catalog.model import Catalog, Schema, find_by_name
 from sparkport.catalog.scan import AsOf
-from sparkport.catalog.table import StatisticsTable, Table, VersionedTable
-from sparkport.errors import InvalidArgument, Unsupported
+from sparkport.catalog.table import ColumnStatistics, StatisticsTable, Table, VersionedTable
+from sparkport.errors import Cancelled, InvalidArgument, Unsupported
 from sparkport.handlers.directory import Directory, Found
 from sparkport.protocol.contents import SchemaListing, catalog_listing, flight_info, table_schema, without_statistics
 from sparkport.protocol.flight import FlightDescriptor, FlightEndpoint, FlightInfo
@@ -23,6 +24,8 @@ from sparkport.protocol.statistics import encode_statistics
 from sparkport.protocol.targets import Kind, Target, Ticket, as_of, decode_arguments, decode_schema
 
 __all__ = ["Discovery", "readable_schema"]
+
+_log = logging.getLogger(__name__)
 
 _LISTINGS_KEPT = 64
 
@@ -50,6 +53,19 @@ def _result_schema(ctx: CallContext, function: Function) -> pa.Schema:
     if isinstance(function, TableFunction):
         return function.schema(ctx, None)
     raise Unsupported(f"function '{function.name}' is of no kind that can be listed")
+
+
+def _statistics(ctx: CallContext, table: Table, column: str) -> ColumnStatistics | None:
+    """What is known of a column. DuckDB asks while it plans: whatever goes wrong here must not fail the query."""
+    if not isinstance(table, StatisticsTable):
+        return None
+    try:
+        return table.column_statistics(ctx, column)
+    except Cancelled:
+        raise
+    except Exception:
+        _log.warning("no statistics for column '%s' of table '%s'", column, table.name, exc_info=True)
+        return None
 
 
 def _kind(function: Function) -> Kind:
@@ -119,8 +135,7 @@ class Discovery:
         column = find_by_name(table.schema, body.text("column_name"))
         if column is None:
             raise InvalidArgument(f"table '{table.name}' has no column '{body.text('column_name')}'")
-        statistics = table.column_statistics(ctx, column.name) if isinstance(table, StatisticsTable) else None
-        return encode_statistics(column.type, statistics)
+        return encode_statistics(column.type, _statistics(ctx, table, column.name))
 
     # RPCs
 

@@ -62,6 +62,11 @@ def _decode(name: str, data: bytes) -> Any:
         case _ if name.startswith("fixed"):
             return data
         case _ if (shape := decimal_shape(name)) is not None:
-            return Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-shape[1])
+            return _decimal(int.from_bytes(data, "big", signed=True), shape[1])
         case _:
             return None
+
+
+def _decimal(unscaled: int, scale: int) -> Decimal:
+    """Digit by digit: Python's decimal arithmetic rounds to 28 of them."""
+    return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))

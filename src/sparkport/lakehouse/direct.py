@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from sparkport.catalog.best_effort import best_effort
 from sparkport.catalog.masks import Mask, compile_mask
 from sparkport.lakehouse.bounds import decimal_shape
 from sparkport.lakehouse.deletes import deleted_positions
@@ -204,17 +205,16 @@ class DirectScan:
 
 
 def _mask(request: Request) -> Mask | None:
-    if request.filter is None:
+    condition = request.filter
+    if condition is None:
         return None
     names = [field["name"].lower() for field in request.schema_fields]
-    kinds = {name: field["type"] for name, field in zip(names, request.schema_fields, strict=True)}
+    types = (field["type"] for field in request.schema_fields)
+    kinds = {name: kind if isinstance(kind, str) else "" for name, kind in zip(names, types, strict=True)}
     if len(kinds) < len(names):
         return None
     kinds.setdefault(ROW_ID, "long")
-    try:
-        return compile_mask(request.filter, kinds)
-    except RecursionError:
-        return None
+    return best_effort(lambda: compile_mask(condition, kinds), otherwise=None)
 
 
 def _repeating(metadata: pq.FileMetaData, names: Sequence[str]) -> list[str]:

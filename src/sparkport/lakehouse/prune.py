@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sparkport.catalog.best_effort import best_effort
 from sparkport.catalog.expressions import (
     And,
     Between,
@@ -59,10 +60,9 @@ def by_filter(
     index = _index(files)
     if filter is None:
         return list(index.files)
-    try:
-        return index.chosen(_Pruner(index.whole, metadata, schema).may_match(filter))
-    except RecursionError:
-        return list(index.files)
+    return best_effort(
+        lambda: index.chosen(_Pruner(index.whole, metadata, schema).may_match(filter)), otherwise=list(index.files)
+    )
 
 
 def by_row_ids(files: Iterable[DataFile] | FileIndex, row_ids: NDArray[np.int64]) -> list[DataFile]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from sparkport.catalog.best_effort import best_effort
 from sparkport.catalog.expressions import (
     And,
     Between,
@@ -86,10 +87,7 @@ def filter_sql(
     """
     if expr is None:
         return None
-    try:
-        return _Pushdown(fields, column, row_id).write(expr)
-    except RecursionError:
-        return None
+    return best_effort(lambda: _Pushdown(fields, column, row_id).write(expr), otherwise=None)
 
 
 class _Pushdown:

@@ -10,9 +10,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparkport.catalog.table import ColumnStatistics
+from sparkport.errors import SparkportError
 from sparkport.lakehouse import prune
 from sparkport.lakehouse.manifests import DataFile
 from sparkport.lakehouse.spark_sql import literal, quoted
+from sparkport.lakehouse.storage import from_stored
+from sparkport.lakehouse.types import stored_type
 
 __all__ = ["bounds_predicate", "column_statistics"]
 
@@ -35,25 +38,23 @@ def column_statistics(files: Sequence[DataFile], field: Mapping[str, Any], decla
     bounds = [
         file.bounds(field_id, kind)
         for file in files
-        if (file.value_counts.get(field_id) or 1) != file.null_counts.get(field_id)
+        if field_id not in file.value_counts or file.value_counts[field_id] != file.null_counts.get(field_id)
     ]
     if not bounds or any(low is None or high is None for low, high in bounds):
         return known
     low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
     try:
-        low, high = _values([low, high], kind, declared)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        minimum, maximum = _values([low, high], field, declared)
+    except (pa.ArrowException, SparkportError):  # a value that another writer put there, and the type cannot hold
         return known
-    return ColumnStatistics(minimum=low, maximum=high, has_null=has_null, has_not_null=has_value)
+    return ColumnStatistics(minimum=minimum, maximum=maximum, has_null=has_null, has_not_null=has_value)
 
 
-def _values(bounds: list[int], kind: str, declared: pa.Field) -> list[Any]:
-    """Bounds are whole units since the epoch; as values they are dates and times."""
-    stored = {"date": pa.date32(), "timestamp": pa.timestamp("us"), "timestamptz": pa.timestamp("us", "UTC")}.get(kind)
-    if stored is None:
-        return pa.array(bounds, declared.type).to_pylist()  # type: ignore[no-any-return]
-    units = pa.int32() if kind == "date" else pa.int64()
-    return pa.array(bounds, units).cast(stored).cast(declared.type).to_pylist()  # type: ignore[no-any-return]
+def _values(bounds: list[int], field: Mapping[str, Any], declared: pa.Field) -> pa.Array:
+    """Bounds are whole units since the epoch, as values are stored; never Python's dates, which end too early."""
+    stored = stored_type(field["type"])
+    units = pa.int32() if stored.bit_width == 32 else pa.int64()
+    return from_stored(pa.array(bounds, units).view(stored), declared, dict(field))
 
 
 def bounds_predicate(
@@ -82,10 +83,13 @@ def _range(
         return 0, ""
     bounds = [file.bounds(field_id, kind) for file in touched]
     if any(low is None or high is None for low, high in bounds) or any(
-        file.null_counts.get(field_id) for file in touched
+        file.null_counts.get(field_id) != 0 for file in touched
     ):
         return 0, ""
     low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
+    least, most = literal(low, kind), literal(high, kind)
+    if least is None or most is None:
+        return 0, ""
     spared = 0
     for file in others:
         other_low, other_high = file.bounds(field_id, kind)
@@ -94,4 +98,4 @@ def _range(
     if not spared:
         return 0, ""
     column = f"{alias}.{quoted(str(field['name']))}"
-    return spared, f"{column} >= {literal(low, kind)} AND {column} <= {literal(high, kind)}"
+    return spared, f"{column} >= {least} AND {column} <= {most}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -214,9 +215,9 @@ def _fixed_size_list(items: pa.Array, offsets: pa.Array, *, declared: pa.DataTyp
     """A null list has no items in the stored form, and as many as any other in this one."""
     rows = _row_numbers(len(items))
     places = pa.ListArray.from_arrays(offsets, rows, mask=mask).cast(pa.list_(rows.type, declared.list_size))
-    if places.null_count:
-        padded = pa.concat_arrays([items, pa.nulls(1, items.type)]) if not len(items) else items
-        items = padded.take(places.values)
+    if places.null_count:  # under a null there are numbers of no meaning
+        hidden = pa.array(np.repeat(mask.to_numpy(zero_copy_only=False), declared.list_size))
+        items = items.take(pc.if_else(hidden, pa.scalar(None, rows.type), places.values))
     return pa.FixedSizeListArray.from_arrays(items, type=declared, mask=mask)
 
 

@@ -7,11 +7,16 @@ as the word NULL, so that text and blob columns always get bounds, the widest th
 
 from __future__ import annotations
 
+import logging
+from typing import Any
+
 import pyarrow as pa
 
 from sparkport.catalog.table import ColumnStatistics
 
 __all__ = ["all_have_statistics", "encode_statistics"]
+
+_log = logging.getLogger(__name__)
 
 _WIDEST_TEXT = ("", "\U0010ffff" * 2)
 _WIDEST_BLOB = (b"", b"\xff" * 8)
@@ -41,15 +46,23 @@ def all_have_statistics(schema: pa.Schema) -> bool:
     return all(any(check(column.type) for check in _SUPPORTED) for column in schema)
 
 
-def _bounds(kind: pa.DataType, statistics: ColumnStatistics) -> tuple[object, object]:
-    low, high = statistics.minimum, statistics.maximum
-    if low is not None and high is not None:
-        return low, high
+def _bounds(kind: pa.DataType, statistics: ColumnStatistics) -> tuple[pa.Array, pa.Array]:
+    if statistics.minimum is not None and statistics.maximum is not None:
+        try:
+            return _array(statistics.minimum, kind), _array(statistics.maximum, kind)
+        except (pa.ArrowException, ValueError, TypeError, OverflowError):
+            _log.warning("bounds that are no values of type %s are not told", kind, exc_info=True)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return _WIDEST_TEXT
+        return _array(_WIDEST_TEXT[0], kind), _array(_WIDEST_TEXT[1], kind)
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return _WIDEST_BLOB
-    return None, None
+        return _array(_WIDEST_BLOB[0], kind), _array(_WIDEST_BLOB[1], kind)
+    return pa.nulls(1, kind), pa.nulls(1, kind)
+
+
+def _array(value: Any, kind: pa.DataType) -> pa.Array:
+    if isinstance(value, pa.Scalar):
+        return pa.repeat(value, 1).cast(kind)
+    return pa.array([value], kind)
 
 
 def encode_statistics(kind: pa.DataType, statistics: ColumnStatistics | None) -> bytes:
@@ -60,8 +73,8 @@ def encode_statistics(kind: pa.DataType, statistics: ColumnStatistics | None) ->
         "has_not_null": pa.array([known.has_not_null is not False]),
         "has_null": pa.array([known.has_null is not False]),
         "distinct_count": pa.array([known.distinct_count or 0], pa.uint64()),
-        "min": pa.array([low], kind),
-        "max": pa.array([high], kind),
+        "min": low,
+        "max": high,
         "contains_unicode": pa.array([known.contains_unicode is not False]),
     }
     if known.max_string_length is not None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import duckdb
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,11 +33,21 @@ from sparkport.catalog.expressions import (
 )
 from sparkport.catalog.predicates import col
 from sparkport.catalog.sql import literal_sql, to_sql, type_sql
+from sparkport.lakehouse import prune
 from sparkport.lakehouse.manifests import ROW_ID_FIELD, DataFile
 from sparkport.lakehouse.metadata import TableMetadata
 from sparkport.lakehouse.plan import plan
 from sparkport.lakehouse.prune import by_filter, by_row_ids
 from sparkport.lakehouse.ranges import Bounds, FileIndex
+from sparkport.lakehouse.statistics import bounds_predicate, column_statistics
+
+LONG_NUMBERS = [12345678901234567890123456780123456789 + step for step in (-1, 0, 1)]
+"""They differ in the last of 38 digits: Python's decimal arithmetic keeps 28."""
+
+
+def decimal(unscaled: int, scale: int) -> Decimal:
+    return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
+
 
 KINDS: dict[str, tuple[str, SqlType, Any]] = {
     "i": ("int", SqlType("INTEGER"), st.integers(-5, 5) | st.sampled_from([2**31 - 1, -(2**31)])),
@@ -52,7 +63,17 @@ KINDS: dict[str, tuple[str, SqlType, Any]] = {
     "n": (
         "decimal(5, 2)",
         SqlType("DECIMAL", width=5, scale=2),
-        st.integers(-300, 300).map(lambda cents: Decimal(cents).scaleb(-2)),
+        st.integers(-300, 300).map(lambda cents: decimal(cents, 2)),
+    ),
+    "w": (
+        "decimal(38, 10)",
+        SqlType("DECIMAL", width=38, scale=10),
+        st.sampled_from([-1, 0, *LONG_NUMBERS, 10**38 - 1, 1 - 10**38]).map(lambda units: decimal(units, 10)),
+    ),
+    "h": (
+        "decimal(38, 0)",
+        SqlType("DECIMAL", width=38, scale=0),
+        st.sampled_from([-1, 0, *LONG_NUMBERS, 10**38 - 1, 1 - 10**38]).map(Decimal),
     ),
 }
 FIELDS = [{"id": n, "name": name, "type": KINDS[name][0]} for n, name in enumerate(KINDS, start=1)]
@@ -78,7 +99,9 @@ def encode(kind: str, value: Any) -> bytes:
         case "binary":
             return bytes(value)
         case _:
-            return int(value.scaleb(2)).to_bytes(4, "big", signed=True)
+            sign, digits, _ = value.as_tuple()
+            unscaled = int("".join(map(str, digits))) * (-1 if sign else 1)
+            return unscaled.to_bytes(16, "big", signed=True)
 
 
 def longer(text: str) -> str | None:
@@ -311,3 +334,73 @@ def test_partitions_of_null_hold_no_values(tmp_path: Path) -> None:
 
 def test_every_kind_can_be_written_as_sql() -> None:
     assert None not in [type_sql(kind) for _, kind, _ in KINDS.values()]
+
+
+@pytest.mark.parametrize("scale", [0, 10, 38])
+def test_bounds_of_38_digits_are_exact_to_the_last(scale: int) -> None:
+    kind, unscaled = SqlType("DECIMAL", width=38, scale=scale), LONG_NUMBERS[1]
+    bound = {1: unscaled.to_bytes(16, "big", signed=True)}
+    file = replace(as_file([], None, counted=False), record_count=1, lower_bounds=bound, upper_bounds=bound)
+    schema = {"schema-id": 0, "fields": [{"id": 1, "name": "v", "type": f"decimal(38, {scale})"}]}
+    for op, step, kept in [("=", 0, True), (">=", 0, True), ("<=", 0, True), ("=", 1, False), (">", 0, False)]:
+        wanted = Comparison(op, Column("v", kind), Literal(decimal(unscaled + step, scale), kind))
+        assert bool(by_filter([file], METADATA, schema=schema, filter=wanted)) is kept
+
+
+INFINITE_DAYS, INFINITE_MICROS = 2**31 - 1, 2**63 - 1
+
+
+@pytest.mark.parametrize(("kind", "infinite"), [("date", INFINITE_DAYS), ("timestamp", INFINITE_MICROS)])
+def test_a_range_that_ends_in_infinity_is_no_condition_for_spark(kind: str, infinite: int) -> None:
+    """Spark's dates and times end with the year 9999."""
+    field = {"id": 1, "name": "v", "type": kind}
+
+    def file(path: str, first: int, *values: int) -> DataFile:
+        bounds = [{1: encode(kind, edge(values))} for edge in (min, max)]
+        known = as_file([], None, counted=True)
+        return replace(
+            known,
+            path=path,
+            record_count=10,
+            first_row_id=first,
+            lower_bounds=bounds[0],
+            upper_bounds=bounds[1],
+            null_counts={1: 0},
+            value_counts={1: 10},
+        )
+
+    files = [file("a", 0, -infinite, 5), file("b", 10, 7, 8), file("c", 20, infinite)]
+    wanted = [np.array([row_id], np.int64) for row_id in (0, 10, 20)]
+    low, middle, high = (bounds_predicate(files, ids, [field], "t") for ids in wanted)
+    assert (low, high) == ("", "")
+    assert middle.startswith("t.`v` >= ")
+    known = column_statistics(files, field, pa.field("v", pa.date32() if kind == "date" else pa.timestamp("us")))
+    assert [known.minimum.value, known.maximum.value] == [-infinite, infinite]
+
+
+def test_a_file_that_does_not_say_how_many_nulls_it_has_gives_spark_no_condition() -> None:
+    field = {"id": 1, "name": "v", "type": "int"}
+    files = [
+        replace(
+            as_file([], None, counted=False),
+            path=str(number),
+            record_count=10,
+            first_row_id=10 * number,
+            lower_bounds={1: encode("int", number)},
+            upper_bounds={1: encode("int", number)},
+        )
+        for number in range(2)
+    ]
+    assert bounds_predicate(files, np.array([0], np.int64), [field], "t") == ""
+
+
+def test_a_failure_in_pruning_keeps_all_files(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise OverflowError("date value out of range")
+
+    monkeypatch.setattr(prune, "_file_range", broken)
+    files = [as_file([], None, counted=True)]
+    assert by_filter(files, METADATA, schema=SCHEMA, filter=(col("d") == 1).expr) == files
+    assert "a filter is not used to read less" in caplog.text
