@@ -11,6 +11,7 @@ from functools import lru_cache
 import pyarrow as pa
 
 from sparkport.catalog.casting import Converter, converter
+from sparkport.catalog.decimals import has_decimals, overlong_decimal
 from sparkport.catalog.defaults import default_of, default_values
 from sparkport.errors import ConstraintViolation, InvalidArgument, SchemaMismatch
 
@@ -36,6 +37,7 @@ class ColumnFit:
         self._in_order = len(source) > 0 and list(places) == list(range(len(source))) and source.types == target.types
         self._identical = self._in_order and bool(source.equals(target, check_metadata=True))
         self._required = [index for index, column in enumerate(target) if not column.nullable]
+        self._decimals = [index for index, column in enumerate(target) if has_decimals(column.type)]
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         fitted = batch if self._identical else self._fit(batch)
@@ -43,6 +45,14 @@ class ColumnFit:
             if _has_nulls(fitted.column(index)):
                 name = self.target.field(index).name
                 raise ConstraintViolation(f"NOT NULL constraint failed: {self._table}.{name}")
+        for index in self._decimals:
+            if (found := overlong_decimal(fitted.column(index))) is not None:
+                name, (value, kind) = self.target.field(index).name, found
+                raise InvalidArgument(
+                    f"column '{name}': {value} has more than {kind.precision} digits, the most that {kind} holds; "
+                    "in DuckDB, a HUGEINT column keeps its whole range if the table is created after "
+                    "SET arrow_lossless_conversion = true"
+                )
         return fitted
 
     def _fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
