@@ -6,7 +6,6 @@ import datetime as dt
 import json
 import math
 import random
-import re
 import uuid
 from decimal import Decimal
 from functools import cache
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from tests.support.planned_filters import planned_filters
 
 from sparkport.catalog.evaluate import RowFilter
 from sparkport.errors import InvalidArgument
@@ -175,71 +175,6 @@ def _duckdb(seed: int) -> duckdb.DuckDBPyConnection:
     return client
 
 
-def _client_json(
-    client: duckdb.DuckDBPyConnection, where: str, *, optimize: bool, first_form: bool = False
-) -> str | None:
-    """The filters of a query in the form in which the client sends them, None when its plan has none left."""
-    query = f"SELECT rn FROM t WHERE {where}"
-    row = client.execute("SELECT json_serialize_plan(?, optimize := ?)", [query, optimize]).fetchone()
-    text = re.sub(r'"value":NAN\b', '"value":NaN', row[0] if row else "")
-    if not text:
-        return None
-    document = json.loads(text)
-    assert not document["error"], document
-    filters, names = _find_filters(document["plans"][0])
-    if filters is None:
-        return None
-    filters = _as_column_refs(filters)
-    if first_form:
-        filters = _in_first_form(filters)
-    return json.dumps({"filters": filters, "column_binding_names_by_index": names})
-
-
-def _find_filters(plan: dict[str, Any]) -> tuple[list[Any] | None, list[str]]:
-    if plan["type"] == "LOGICAL_FILTER" and plan["children"][0]["type"] == "LOGICAL_GET":
-        scan = plan["children"][0]
-        return plan["expressions"], [scan["names"][column["index"]] for column in scan["column_indexes"]]
-    for child in plan.get("children", []):
-        found = _find_filters(child)
-        if found[0] is not None:
-            return found
-    return None, []
-
-
-def _as_column_refs(node: Any) -> Any:
-    if isinstance(node, list):
-        return [_as_column_refs(part) for part in node]
-    if not isinstance(node, dict):
-        return node
-    if node.get("expression_class") == "BOUND_REF":
-        binding = {"table_index": 0, "column_index": node["index"]}
-        return {
-            **node,
-            "expression_class": "BOUND_COLUMN_REF",
-            "type": "BOUND_COLUMN_REF",
-            "binding": binding,
-            "depth": 0,
-        }
-    return {key: _as_column_refs(part) for key, part in node.items()}
-
-
-def _in_first_form(node: Any) -> Any:
-    """As DuckDB 1.x writes it: comparisons and casts of their own classes, functions with a plain name."""
-    if isinstance(node, list):
-        return [_in_first_form(part) for part in node]
-    if not isinstance(node, dict):
-        return node
-    node = {key: _in_first_form(part) for key, part in node.items()}
-    if node.get("expression_class") != "BOUND_FUNCTION":
-        return node
-    path, parts = node.pop("qname")["path"], node["children"]
-    if node["type"].startswith("COMPARE_"):
-        return {**node, "expression_class": "BOUND_COMPARISON", "left": parts[0], "right": parts[1]}
-    if node["type"] == "OPERATOR_CAST":
-        return {**node, "expression_class": "BOUND_CAST", "child": parts[0], **node["function_data"]}
-    return {**node, "name": path[-1], "catalog_name": "", "schema_name": ""}
-
-
 def _kept_by_us(text: str, batch: pa.RecordBatch) -> tuple[set[int], int]:
     expr = parse_filters(text)
     if expr is None:
@@ -297,7 +232,7 @@ def test_no_filter_ever_loses_a_row_that_duckdb_keeps(where: str, seed: int, opt
         wanted = _kept_by_duckdb(client, where)
     except (duckdb.ConversionException, duckdb.OutOfRangeException, duckdb.InvalidInputException):
         assume(False)
-    text = _client_json(client, where, optimize=optimize, first_form=first_form)
+    text = planned_filters(client, where, optimize=optimize, first_form=first_form)
     assume(text is not None)
     kept, _ = _kept_by_us(text or "", _table(seed))
     assert wanted <= kept
@@ -307,7 +242,7 @@ def test_no_filter_ever_loses_a_row_that_duckdb_keeps(where: str, seed: int, opt
 @given(where=_simple(), seed=st.integers(0, 5), first_form=st.booleans())
 def test_simple_conditions_are_pushed_and_exact(where: str, seed: int, first_form: bool) -> None:
     client = _duckdb(seed)
-    text = _client_json(client, where, optimize=True, first_form=first_form)
+    text = planned_filters(client, where, optimize=True, first_form=first_form)
     assume(text is not None)
     # LIKE '%' asks only for NULL, and DuckDB's optimizer may spell that in a way that is not pushed down.
     assume(not where.endswith("LIKE '%'"))
@@ -325,7 +260,7 @@ def test_each_odd_condition_alone_loses_no_row(where: str) -> None:
         except (duckdb.ConversionException, duckdb.OutOfRangeException, duckdb.InvalidInputException):
             continue
         for optimize in (False, True):
-            text = _client_json(client, where, optimize=optimize)
+            text = planned_filters(client, where, optimize=optimize)
             assert text is None or wanted <= _kept_by_us(text, _table(seed))[0]
 
 
@@ -360,7 +295,7 @@ def _spots(node: Any) -> list[tuple[Any, Any]]:
 def test_damaged_filters_are_refused_or_run_but_never_break_anything(
     where: str, chance: random.Random, first_form: bool
 ) -> None:
-    text = _client_json(_duckdb(0), where, optimize=False, first_form=first_form)
+    text = planned_filters(_duckdb(0), where, optimize=False, first_form=first_form)
     document = json.loads(text or "{}")
     assume(document)
     for _ in range(chance.randrange(1, 4)):
