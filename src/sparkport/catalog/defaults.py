@@ -30,7 +30,10 @@ class Steadiness(Enum):
 def default_of(column: pa.Field) -> str | None:
     """The column's default as SQL text; None when it has none."""
     value = (column.metadata or {}).get(DEFAULT_MARK)
-    return value.decode() if value else None
+    try:
+        return value.decode() if value else None
+    except UnicodeDecodeError as exc:
+        raise InvalidArgument(f"column '{column.name}': its default is not text") from exc
 
 
 def default_values(column: pa.Field, rows: int) -> pa.Array:

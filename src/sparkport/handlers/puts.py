@@ -12,7 +12,7 @@ from sparkport.catalog.context import CallContext
 from sparkport.catalog.row_ids import as_row_ids
 from sparkport.catalog.statement import Change, MissingRows, StatementRequest
 from sparkport.catalog.table import DMLOptions, data_schema
-from sparkport.errors import AlreadyExists, InvalidArgument
+from sparkport.errors import AlreadyExists, InvalidArgument, ResourceExhausted
 from sparkport.handlers.columns import fit_all
 from sparkport.handlers.directory import Directory, Found
 from sparkport.handlers.execution import Execution, Push, require_ability
@@ -26,6 +26,7 @@ from sparkport.protocol.targets import Kind, Target
 __all__ = ["Puts"]
 
 _NOTHING = pa.schema([])
+_MAX_RETURNED_BYTES = 256 << 20
 _INT64 = range(-(2**63), 2**63)
 
 
@@ -98,9 +99,14 @@ class Puts:
 
 def _collected(rows: Generator[pa.RecordBatch, None, int]) -> tuple[int, list[pa.RecordBatch]]:
     batches: list[pa.RecordBatch] = []
+    size = 0
     while True:
         try:
             batches.append(next(rows))
+            size += batches[-1].nbytes
+            if size > _MAX_RETURNED_BYTES:
+                rows.close()
+                raise ResourceExhausted(f"the rows to be returned take more than {_MAX_RETURNED_BYTES} bytes")
         except StopIteration as end:
             return int(end.value), batches
 
@@ -115,6 +121,8 @@ def _returned_schema(found: Found, change: Change, wanted: Sequence[str]) -> pa.
     for name, asked in zip(names, wanted, strict=True):
         if not name:
             raise InvalidArgument(f"returning_columns has '{asked}', which is not in the table")
+    if len(set(names)) < len(names):
+        raise InvalidArgument("returning_columns has a column twice")
     return pa.schema([schema.field(name) for name in names])
 
 

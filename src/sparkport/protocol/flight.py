@@ -169,13 +169,16 @@ def _parse(name: str, data: bytes) -> Any:
 
 
 def check_names(schema: pa.Schema) -> None:
-    """Raises ``UnicodeDecodeError`` where a name is no text: pyarrow would do so later, far from where it came in."""
+    """Raises ``UnicodeDecodeError`` where a name, or a time zone, is no text: pyarrow would do so later, far from where
+    it came in."""
 
     def check(kind: Any) -> None:
         if isinstance(kind, pa.BaseExtensionType):
             check(kind.storage_type)
         elif pa.types.is_dictionary(kind):
             check(kind.value_type)
+        elif pa.types.is_timestamp(kind):
+            _ = kind.tz
         else:
             for index in range(kind.num_fields):
                 field = kind.field(index)
