@@ -274,8 +274,8 @@ class Settings:
     )
     max_message_bytes: Annotated[
         int, SIZE, "Largest message taken from a client, also when it is decompressed; an upload's dictionaries, too"
-    ] = 64 * 2**20
-    max_batch_bytes: Annotated[int, SIZE, "What larger batches are sliced to on their way out"] = 8 * 2**20
+    ] = 32 * 2**20
+    max_batch_bytes: Annotated[int, SIZE, "What larger batches are sliced to on their way out"] = 2 * 2**20
     max_held_bytes: Annotated[
         int, SIZE, "What messages of running calls may take at once; one caller's, three quarters of it"
     ] = 512 * 2**20

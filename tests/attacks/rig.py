@@ -48,6 +48,10 @@ class Victim:
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         return int(status.split(f"{what}:")[1].split()[0]) * 1024
 
+    def forget_peak(self) -> None:
+        """Measure the peak anew from here on."""
+        Path(f"/proc/{self._process.pid}/clear_refs").write_text("5")
+
     @property
     def peak(self) -> int:
         return self.memory("VmHWM")

@@ -13,9 +13,13 @@ import pyarrow as pa
 from sparkport.catalog.casting import Converter, converter
 from sparkport.catalog.decimals import has_decimals, overlong_decimal
 from sparkport.catalog.defaults import default_of, default_values
+from sparkport.catalog.room import expanded_bytes, expands, null_bytes, require_room
 from sparkport.errors import ConstraintViolation, InvalidArgument, SchemaMismatch
 
 __all__ = ["ColumnFit", "fit_all", "fit_some"]
+
+_KEPT_BYTES = 64 * 1024
+"""Of the schemas of a fit that is remembered: what clients write into their metadata has no end."""
 
 
 class ColumnFit:
@@ -36,6 +40,17 @@ class ColumnFit:
             raise SchemaMismatch(f"schema mismatch: {'; '.join(differences)}")
         self._in_order = len(source) > 0 and list(places) == list(range(len(source))) and source.types == target.types
         self._identical = self._in_order and bool(source.equals(target, check_metadata=True))
+        made = [
+            column.type
+            for column, place in zip(target, places, strict=True)
+            if place is None or pa.types.is_null(source.field(place).type)
+        ]
+        self._made_bytes = sum(map(null_bytes, made))
+        self._expanding = [
+            place
+            for column, place in zip(target, places, strict=True)
+            if place is not None and source.field(place).type != column.type and expands(source.field(place).type)
+        ]
         self._required = [index for index, column in enumerate(target) if not column.nullable]
         self._decimals = [index for index, column in enumerate(target) if has_decimals(column.type)]
 
@@ -58,6 +73,9 @@ class ColumnFit:
     def _fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._in_order:
             return pa.RecordBatch.from_arrays(batch.columns, schema=self.target)
+        require_room(
+            batch.num_rows * self._made_bytes + sum(expanded_bytes(batch.column(place)) for place in self._expanding)
+        )
         columns: list[pa.Array] = []
         for column, place, convert in zip(self.target, self._places, self._converters, strict=True):
             if place is None or convert is None:
@@ -81,10 +99,12 @@ def _has_nulls(column: pa.Array) -> bool:
 def fit_all(table: str, source: pa.Schema, target: pa.Schema, *, defaults: bool = True) -> ColumnFit:
     """For statements that carry whole rows: every column must be there, or have a default."""
     # By their bytes: schemas compare equal whatever defaults their metadata hold.
-    return _fit_all(table, source.serialize().to_pybytes(), target.serialize().to_pybytes(), defaults)
+    given, wanted = source.serialize().to_pybytes(), target.serialize().to_pybytes()
+    fit = _fit_all if len(given) + len(wanted) <= _KEPT_BYTES else _fit_all.__wrapped__
+    return fit(table, given, wanted, defaults)
 
 
-@lru_cache(maxsize=1_024)
+@lru_cache(maxsize=256)
 def _fit_all(table: str, source_bytes: bytes, target_bytes: bytes, defaults: bool) -> ColumnFit:
     """Small statements come again and again with the same schema, and a fit never changes."""
     source, target = pa.ipc.read_schema(pa.py_buffer(source_bytes)), pa.ipc.read_schema(pa.py_buffer(target_bytes))

@@ -13,11 +13,14 @@ from typing import Any
 
 import msgpack
 
-from sparkport.errors import InvalidArgument
+from sparkport.errors import InvalidArgument, ResourceExhausted
 
-__all__ = ["MAX_BODY_ITEMS", "MapReader", "is_json", "pack", "unpack"]
+__all__ = ["MAX_BODY_ITEMS", "MAX_JSON_BYTES", "MapReader", "is_json", "pack", "unpack"]
 
 MAX_BODY_ITEMS = 1_000_000
+MAX_JSON_BYTES = 32 << 20
+
+_JSON_MARKS = (b",", b"[", b"{")  # there are no more values than these
 
 _MISSING = object()
 
@@ -28,8 +31,23 @@ def pack(value: object) -> bytes:
     return packed
 
 
+class _Items:
+    """Counts what a body is made of: an empty list takes one byte in it and 64 in memory."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._left = MAX_BODY_ITEMS
+
+    def count(self, items: Any) -> Any:
+        self._left -= len(items) + 1
+        if self._left < 0:
+            raise ResourceExhausted(f"{self._what} has more than {MAX_BODY_ITEMS} items")
+        return items
+
+
 def unpack(data: bytes, *, what: str = "body") -> Any:
     """Any msgpack value, strings as bytes."""
+    items = _Items(what)
     try:
         return msgpack.unpackb(
             data,
@@ -38,6 +56,8 @@ def unpack(data: bytes, *, what: str = "body") -> Any:
             # Space is made for as many items as are announced, so they must at least fit into what was sent.
             max_array_len=min(MAX_BODY_ITEMS, len(data)),
             max_map_len=min(MAX_BODY_ITEMS, len(data)),
+            list_hook=items.count,
+            object_hook=items.count,
         )
     except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as exc:
         raise InvalidArgument(f"{what} is not valid msgpack") from exc
@@ -64,6 +84,8 @@ class MapReader:
     def from_json(cls, data: bytes, *, what: str = "body") -> MapReader:
         if not data.strip():
             return cls({}, what=what)
+        if len(data) > MAX_JSON_BYTES or sum(map(data.count, _JSON_MARKS)) > MAX_BODY_ITEMS:
+            raise ResourceExhausted(f"{what} has more than {MAX_JSON_BYTES} bytes or {MAX_BODY_ITEMS} items")
         try:
             value = json.loads(data)
         except (ValueError, RecursionError) as exc:

@@ -19,12 +19,23 @@ from sparkport.protocol.flight import FlightDescriptor, check_names
 from sparkport.protocol.ipc_metadata import decompressed_length
 from sparkport.protocol.maps import MapReader, pack
 
-__all__ = ["Kind", "MAX_ARGUMENT_BYTES", "Target", "Ticket", "as_of", "decode_arguments", "decode_schema"]
+__all__ = [
+    "Kind",
+    "MAX_ARGUMENT_BYTES",
+    "MAX_SCHEMA_BYTES",
+    "Target",
+    "Ticket",
+    "as_of",
+    "decode_arguments",
+    "decode_schema",
+]
 
-MAX_ARGUMENT_BYTES = 64 << 20
+MAX_ARGUMENT_BYTES = 16 << 20
 """What the compressed arguments of a function may come to."""
 
 _ENCODED = "percent-encoded"
+
+MAX_SCHEMA_BYTES = 4 << 20
 
 
 class Kind(Enum):
@@ -132,6 +143,8 @@ class Ticket:
 
 
 def decode_schema(data: bytes, *, what: str) -> pa.Schema:
+    if len(data) > MAX_SCHEMA_BYTES:
+        raise ResourceExhausted(f"{what} has {len(data)} bytes, at most {MAX_SCHEMA_BYTES} are taken")
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(data))
         check_names(schema)

@@ -64,6 +64,7 @@ class Requests:
         message = next(self, None)
         if message is None:
             raise InvalidArgument("the call came without its message")
+        self._call.hold(2 * len(message))  # its parts are copies, and so are theirs
         return message
 
 

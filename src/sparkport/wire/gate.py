@@ -3,19 +3,18 @@
 Every call is here from its first moment to its last: authenticated by its headers before anything of its body is read,
 counted under its subject, and known with what it waits for. A thread looks after the waiting ones: who sends or takes
 nothing for too long is cut off, and while memory is short a caller keeps only a few calls that wait for it. gRPC gives
-no way to tell how much of a message that is on its way has come, so that the memory of the process has to say it.
+no way to tell how much of a message that is on its way has come, so the memory of the process has to say it.
 """
 
 from __future__ import annotations
 
 import logging
-import os
+import math
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final
 
 from sparkport.auth.identity import ANONYMOUS, Identity
@@ -23,6 +22,7 @@ from sparkport.auth.model import Authenticator, Peer
 from sparkport.auth.secret import Secret
 from sparkport.errors import ResourceExhausted
 from sparkport.wire.limits import Limits
+from sparkport.wire.memory import Memory, measure, trim
 
 __all__ = ["AUTHENTICATING_CALLS", "Call", "FIRST_MESSAGE", "Gate", "MESSAGE", "READER", "RESERVED_CALLS"]
 
@@ -37,11 +37,10 @@ NOTHING, FIRST_MESSAGE, MESSAGE, READER = range(4)
 """What a call can wait for: nothing of its client's, a message of it, or that it reads."""
 
 _KEPT_WAITING: Final = 4  # calls that a subject keeps while memory is short
-_STALLED_SECONDS: Final = 0.5  # a call counts as waiting from here on, when memory is short
-_TICK_SECONDS: Final = 0.5
-_PRESSED_TICK_SECONDS: Final = 0.05
+_STALLED_READER_SECONDS: Final = 5.0  # who is slow reads something in this time
+_TICK_SECONDS: Final = 0.05  # a machine's own clients send a gigabyte in a second
+_TIDY_SECONDS: Final = 5.0
 _SMALL_BYTES: Final = 64 * 1024  # all calls' messages of this size together are not worth the counting
-_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 class Call:
@@ -95,11 +94,11 @@ class Gate:
         limits: Limits,
         authenticator: Authenticator | None = None,
         *,
-        memory: Callable[[], int] | None = None,
+        memory: Callable[[], Memory] | None = None,
     ) -> None:
         self.limits = limits
         self._authenticator = authenticator
-        self._memory = memory or _anonymous_memory
+        self._memory = memory or measure
         self._lock = threading.Lock()
         self._authenticating = 0
         self._running: Counter[str] = Counter()
@@ -107,7 +106,7 @@ class Gate:
         self._held: Counter[str] = Counter()
         self._calls: set[Call] = set()
         self._stopped = threading.Event()
-        self._at_rest = 0
+        self._at_rest = Memory(0, 0)
 
     # Getting in
 
@@ -193,9 +192,14 @@ class Gate:
         self._stopped.set()
 
     def _watch(self) -> None:
-        while not self._stopped.wait(_PRESSED_TICK_SECONDS if self._crowded() else _TICK_SECONDS):
+        tidied = time.monotonic()
+        while not self._stopped.wait(_TICK_SECONDS):
             try:
-                self.look_around(time.monotonic())
+                now = time.monotonic()
+                self.look_around(now)
+                if now - tidied > _TIDY_SECONDS:
+                    tidied = now
+                    self._tidy()
             except Exception:
                 logger.exception("looking after waiting calls failed")
 
@@ -212,13 +216,28 @@ class Gate:
             if seconds is not None and now - call.since > seconds:
                 logger.info("a call of '%s' is ended: its client did nothing for %g seconds", call.subject, seconds)
                 call.cancel()
-        if self._crowded() and self._memory() - self._at_rest > limits.max_held_bytes // 2:
-            self._relieve(now)
+        if self._crowded():
+            self._relieve(now, self._memory())
 
-    def _relieve(self, now: float) -> None:
+    def _tidy(self) -> None:
+        """After many large messages the process has a lot that nobody uses."""
+        memory = self._memory()
+        unused = (memory.whole - self._at_rest.whole) - (memory.heap - self._at_rest.heap)
+        if unused > self.limits.max_held_bytes // 4:
+            trim()
+
+    def _relieve(self, now: float, memory: Memory) -> None:
+        """Messages on their way are in the heap; what was made for a reader that does not read can be anywhere."""
+        room = self.limits.max_held_bytes
+        heap, whole = memory.heap - self._at_rest.heap, memory.whole - self._at_rest.whole
+        patience = {
+            READER: _STALLED_READER_SECONDS if whole > room else math.inf,
+            MESSAGE: _TICK_SECONDS if heap > room // 2 else 0.5 if heap > room // 4 else math.inf,
+        }
+        patience[FIRST_MESSAGE] = patience[MESSAGE]
         by_subject: dict[str, list[Call]] = {}
         for call in self._waiting():
-            if now - call.since > _STALLED_SECONDS:
+            if now - call.since > patience.get(call.waits_for, math.inf):
                 by_subject.setdefault(call.subject, []).append(call)
         for subject, calls in by_subject.items():
             calls.sort(key=lambda call: call.since)
@@ -243,12 +262,3 @@ def _subtract(counter: Counter[str], subject: str, number: int) -> None:
     counter[subject] -= number
     if counter[subject] <= 0:
         del counter[subject]
-
-
-def _anonymous_memory() -> int:
-    """What the process has in memory beyond files; 0 where nobody can tell."""
-    try:
-        _, resident, shared, *_ = Path("/proc/self/statm").read_bytes().split()
-    except (OSError, ValueError):
-        return 0
-    return (int(resident) - int(shared)) * _PAGE_BYTES

@@ -16,8 +16,10 @@ from typing import Any, Final, NamedTuple, Protocol
 import pyarrow as pa
 from pyarrow import types
 
+from sparkport.catalog.room import has_views, require_room, view_bytes
 from sparkport.errors import InvalidArgument, ResourceExhausted
 from sparkport.protocol.flight import FlightDescriptor, check_names
+from sparkport.protocol.targets import MAX_SCHEMA_BYTES
 from sparkport.wire import ipc
 
 __all__ = ["Account", "FlightData", "MAX_BATCH_BYTES", "StreamReader", "parse_flight_data"]
@@ -27,7 +29,6 @@ MAX_BATCH_BYTES: Final = 2**30
 _CONTINUATION: Final = b"\xff\xff\xff\xff"
 _COPIED_BYTES: Final = 4 * 1024  # up to here a copy is cheaper than pyarrow's calls back for each piece of a message
 _KEPT_BYTES: Final = 64 * 1024  # of a schema that is remembered
-_MAX_SCHEMA_BYTES: Final = 4 * 1024 * 1024
 _MAX_MESSAGES: Final = 10_000  # before the schema, or of dictionaries before a batch
 _FREE_ROWS: Final = 2**20  # columns of nulls need no bytes: beyond this each row of a batch takes at least one
 _LENGTH_OF: Final = struct.Struct("<i").pack
@@ -116,6 +117,7 @@ class _Layout(NamedTuple):
 
     schema: pa.Schema
     risky: tuple[int, ...]
+    views: tuple[int, ...]
     streamed: bool
     """Whether only a reader of the whole stream gets the batches right: dictionaries, bytes in another order."""
 
@@ -132,7 +134,8 @@ def _new_layout(header: bytes) -> _Layout:
         streamed = ipc.is_big_endian(header) or any(ipc.has_dictionary(field.type) for field in schema)
     except Exception as exc:  # whatever pyarrow raises over these bytes, the bytes are at fault
         raise InvalidArgument("not an Arrow schema") from exc
-    return _Layout(schema, tuple(i for i, field in enumerate(schema) if _is_risky(field.type)), streamed)
+    risky = tuple(i for i, field in enumerate(schema) if _is_risky(field.type))
+    return _Layout(schema, risky, tuple(i for i in risky if has_views(schema.field(i).type)), streamed)
 
 
 _kept_layout = lru_cache(maxsize=256)(_new_layout)
@@ -214,8 +217,8 @@ class StreamReader:
                 continue
             if self._kind(data) != ipc.SCHEMA:
                 raise InvalidArgument("a stream must begin with its schema")
-            if len(data.header) > _MAX_SCHEMA_BYTES:
-                raise ResourceExhausted(f"a schema of {len(data.header)} bytes, at most {_MAX_SCHEMA_BYTES} are taken")
+            if len(data.header) > MAX_SCHEMA_BYTES:
+                raise ResourceExhausted(f"a schema of {len(data.header)} bytes, at most {MAX_SCHEMA_BYTES} are taken")
             self._source.feed(data)
             self._layout = _layout(bytes(data.header))
             self.last_metadata = data.metadata
@@ -307,7 +310,10 @@ class StreamReader:
             if batch.num_rows > _FREE_ROWS and batch.num_rows > batch.get_total_buffer_size():
                 raise ResourceExhausted(f"a batch of {batch.num_rows} rows without bytes: send fewer at once")
             batch.validate()
-            for index in self._layout.risky if self._layout is not None else ():
+            layout = self._layout
+            if layout is not None and layout.views:  # a thousand views of one long text are a thousand texts to check
+                require_room(sum(view_bytes(batch.column(index)) for index in layout.views))
+            for index in layout.risky if layout is not None else ():
                 batch.column(index).validate(full=True)
         except (InvalidArgument, ResourceExhausted):
             raise

@@ -14,8 +14,8 @@ class Limits:
     max_concurrent_calls: int = 256
     max_calls_per_subject: int | None = None
     """Three quarters of all if None. Without authentication everybody is the same, and this does not count."""
-    max_message_bytes: int = 64 * 1024 * 1024
-    max_batch_bytes: int = 8 * 1024 * 1024
+    max_message_bytes: int = 32 * 1024 * 1024
+    max_batch_bytes: int = 2 * 1024 * 1024
     max_held_bytes: int = 512 * 1024 * 1024
     """What messages of running calls may take at once, decompressed; one subject may have three quarters of it."""
     first_message_seconds: float = 30.0

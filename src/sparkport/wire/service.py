@@ -72,6 +72,8 @@ class FlightService(grpc.GenericRpcHandler):
     def _streaming(
         self, method: Callable[[CallContext, Requests], Iterator[bytes]]
     ) -> grpc.RpcMethodHandler[bytes, bytes]:
+        largest = self._max_batch_bytes
+
         def call(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
             try:
                 with (
@@ -79,9 +81,13 @@ class FlightService(grpc.GenericRpcHandler):
                     _closing(method(ctx, Requests(messages, entry))) as out,
                 ):
                     for message in out:
+                        # gRPC has a copy of its own until the client has read it.
+                        if len(message) > largest:
+                            entry.hold(2 * len(message))
                         entry.wait_for(READER)
                         yield message
                         entry.go_on()
+                        entry.release()
             except GeneratorExit:  # the caller has gone
                 raise
             except BaseException as exc:

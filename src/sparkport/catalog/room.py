@@ -1,0 +1,128 @@
+"""How much memory values take once each row has its own: dictionaries, views and nulls say much with few bytes.
+
+A dictionary of one text of ten megabytes and a million rows that refer to it is a small message, and ten terabytes when
+it is made into plain text. What is to be made is estimated before it is made.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+from sparkport.errors import ResourceExhausted
+
+__all__ = ["MAX_EXPANDED_BYTES", "expanded_bytes", "expands", "has_views", "null_bytes", "require_room", "view_bytes"]
+
+MAX_EXPANDED_BYTES: Final = 256 * 1024 * 1024
+
+_VIEWS = (types.is_string_view, types.is_binary_view)
+_LIST_VIEWS = (types.is_list_view, types.is_large_list_view)
+_LISTS = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_map)
+
+
+def require_room(size: int) -> None:
+    if size > MAX_EXPANDED_BYTES:
+        raise ResourceExhausted(
+            f"a batch would take {size} bytes, at most {MAX_EXPANDED_BYTES} are taken: send fewer rows at once"
+        )
+
+
+def null_bytes(kind: Any) -> int:
+    """What a row of nulls, or of a default, takes at least; texts count as references."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return null_bytes(kind.storage_type)
+    if types.is_fixed_size_list(kind):
+        return int(kind.list_size) * null_bytes(kind.value_type)
+    if types.is_struct(kind):
+        return sum(null_bytes(field.type) for field in kind) + 1
+    try:
+        return int(kind.bit_width) // 8 + 1
+    except ValueError:
+        return 8
+
+
+def expands(kind: Any) -> bool:
+    """Whether a value of the type may take less than it stands for."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return expands(kind.storage_type)
+    if types.is_dictionary(kind) or any(check(kind) for check in (*_VIEWS, *_LIST_VIEWS)):
+        return True
+    return any(expands(kind.field(index).type) for index in range(kind.num_fields))
+
+
+def has_views(kind: Any) -> bool:
+    if isinstance(kind, pa.BaseExtensionType):
+        return has_views(kind.storage_type)
+    if types.is_dictionary(kind):
+        return has_views(kind.value_type)
+    return any(check(kind) for check in _VIEWS) or any(
+        has_views(kind.field(index).type) for index in range(kind.num_fields)
+    )
+
+
+def view_bytes(column: Any) -> int:
+    """What has to be looked at to check the texts of a column: each view's, as often as it is there. Nothing but the
+    number of rows needs to have been checked before."""
+    kind = column.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return view_bytes(column.storage)
+    if types.is_dictionary(kind):
+        return view_bytes(column.dictionary)
+    if any(check(kind) for check in _VIEWS):
+        return _view_bytes(column)
+    if types.is_struct(kind):
+        return sum(view_bytes(column.field(index)) for index in range(kind.num_fields))
+    return view_bytes(column.values) if kind.num_fields and hasattr(column, "values") else 0
+
+
+def expanded_bytes(column: Any) -> int:
+    """What the values of a column take when each stands for itself; about right for lists, exact for texts."""
+    kind = column.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return expanded_bytes(column.storage)
+    if types.is_dictionary(kind):
+        return _dictionary_bytes(column)
+    if any(check(kind) for check in _VIEWS):
+        return _view_bytes(column)
+    if any(check(kind) for check in _LIST_VIEWS):
+        return int(pc.sum(pc.list_value_length(column)).as_py() or 0) * _largest(column.values)
+    if types.is_struct(kind):
+        return sum(expanded_bytes(column.field(index)) for index in range(kind.num_fields))
+    if any(check(kind) for check in _LISTS):
+        return expanded_bytes(column.values) if expands(kind) else int(column.nbytes)
+    return int(column.nbytes)
+
+
+def _dictionary_bytes(column: Any) -> int:
+    values = column.dictionary
+    if _has_lengths(values.type):
+        return int(pc.sum(pc.take(pc.binary_length(values), column.indices)).as_py() or 0)
+    return len(column) * _largest(values)
+
+
+def _view_bytes(column: Any) -> int:
+    """Each view is 16 bytes, of which the first four are its length."""
+    views = np.frombuffer(column.buffers()[1], np.int32)[::4] if len(column) else np.empty(0, np.int32)
+    lengths = views[column.offset : column.offset + len(column)].astype(np.int64)
+    return int(lengths[column.is_valid().to_numpy(zero_copy_only=False)].sum())
+
+
+def _largest(values: Any) -> int:
+    """What the largest of some values takes; where that cannot be told, what all of them take."""
+    if not len(values):
+        return 0
+    if _has_lengths(values.type):
+        return int(pc.max(pc.binary_length(values)).as_py() or 0) + 8
+    if types.is_primitive(values.type) or types.is_fixed_size_binary(values.type):
+        return null_bytes(values.type)
+    return expanded_bytes(values)
+
+
+def _has_lengths(kind: Any) -> bool:
+    return bool(
+        types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind)
+    )
