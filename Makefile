@@ -30,6 +30,9 @@ test-histories: venv java ## its second part: thousands of transactions by 8 cli
 	@for isolation in snapshot serializable; do PYTHONPATH=. .venv/bin/python -m tests.consistency lists \
 		--engine lakehouse --isolation $$isolation --rounds $(or $(ROUNDS),30) --seed $(or $(SEED),1) || exit 1; done
 
+test-fuzz: venv ## mutated calls over the wire: MINUTES=5 SEED=1; started again it goes on
+	@PYTHONPATH=. .venv/bin/python -m tests.fuzz --minutes $(or $(MINUTES),5) --seed $(or $(SEED),1) $(ARGS)
+
 check: venv ## lint, formatting and types
 	@.venv/bin/ruff check
 	@.venv/bin/ruff format --check
