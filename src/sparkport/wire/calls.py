@@ -80,6 +80,8 @@ def _read_call(context: grpc.ServicerContext, gate: Gate) -> CallContext:
     token: Secret | None = None
     for key, value in context.invocation_metadata() or ():
         if key == "authorization":
+            if token is not None:  # whoever stands before the server may have looked at the other one
+                raise Unauthenticated("there are two authorization headers")
             token = _bearer(value)
         elif isinstance(value, str) and key not in _SECRET_HEADERS:
             headers[key] = value
