@@ -24,7 +24,7 @@ from sparkport.lakehouse.duck import DuckDB
 from sparkport.lakehouse.faults import on_fault
 from sparkport.lakehouse.open import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
-from sparkport.lakehouse.staging import Staging
+from sparkport.lakehouse.staging import Noted, Staging
 from sparkport.testing import serving
 
 pytest_plugins = ["tests.support.services"]
@@ -356,13 +356,13 @@ def test_what_a_dead_server_staged_is_removed_and_what_a_living_one_staged_is_no
     dead._lock.close()  # as the kernel does when a process ends
     half.mkdir()
     (tmp_path / "not ours").mkdir()
-    told: dict[str, list[str]] = {}
+    told: dict[str, list[Noted]] = {}
     third.clean(told.__setitem__)
     assert living.folder.exists()
     assert not dead.folder.exists()
     assert not half.exists()
     assert (tmp_path / "not ours").exists()
-    assert told == {"0" * 32: [], dead.server: ["/warehouse/t/metadata/1.metadata.json"]}
+    assert told == {"0" * 32: [], dead.server: [Noted("/warehouse/t/metadata/1.metadata.json", False)]}
     living.close()
     third.close()
     assert {path.name for path in tmp_path.iterdir()} == {"not ours", "servers.lock"}

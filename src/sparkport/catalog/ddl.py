@@ -188,6 +188,11 @@ class AlterableTable(Table):
 
 
 class MutableSchema(Schema):
+    def table_name(self, ctx: CallContext, name: str) -> str | None:
+        """The name under which a table is there, which may be spelled otherwise; the table need not be readable."""
+        found = self.table(ctx, name)
+        return None if found is None else found.name
+
     @abstractmethod
     def create_table(
         self, ctx: CallContext, definition: TableDefinition, on_conflict: OnConflict = OnConflict.ERROR

@@ -9,7 +9,8 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -48,6 +49,7 @@ from sparkport.errors import (
     NotFound,
     SchemaNotFound,
     TableNotFound,
+    Unavailable,
     Unsupported,
 )
 from sparkport.handlers.directory import HIDDEN_SCHEMA, Directory, warn_of_hidden_schema
@@ -149,7 +151,8 @@ class Ddl:
         require_schema_texts(comment, tags)
         change = self._done.change(ctx, (catalog.name, name), "create_schema", comment)
         try:
-            catalog.create_schema(ctx, name, comment=comment, tags=tags)
+            with change.tried():
+                catalog.create_schema(ctx, name, comment=comment, tags=tags)
         except AlreadyExists:
             if not change.repeated:
                 raise
@@ -163,7 +166,8 @@ class Ddl:
         self._require(ctx, Operation.DROP, Resource(catalog.name, name))
         change = self._done.change(ctx, (catalog.name, name), "drop_schema")
         try:
-            catalog.drop_schema(ctx, name)
+            with change.tried():
+                catalog.drop_schema(ctx, name)
         except SchemaNotFound:
             if not (body.flag("ignore_not_found", default=False) or change.repeated):
                 raise
@@ -181,7 +185,8 @@ class Ddl:
             self._require(ctx, Operation.DROP, Resource(catalog.name, taken.name))
         change = self._done.change(ctx, (catalog.name, name), "rename_schema", new_name)
         try:
-            catalog.rename_schema(ctx, name, new_name)
+            with change.tried():
+                catalog.rename_schema(ctx, name, new_name)
         except SchemaNotFound:
             if not change.repeated:
                 raise
@@ -203,7 +208,8 @@ class Ddl:
             ctx, place, "create_table", repr(definition), definition.columns.serialize().to_pybytes()
         )
         try:
-            table = schema.create_table(ctx, definition, OnConflict(on_conflict))
+            with change.tried():
+                table = schema.create_table(ctx, definition, OnConflict(on_conflict))
         except AlreadyExists:
             repeated = schema.table(ctx, definition.name) if change.repeated else None
             if repeated is None or not data_schema(repeated.schema).equals(definition.columns):
@@ -218,9 +224,10 @@ class Ddl:
         change = self._done.change(ctx, (catalog.name, schema_name, name), "drop_table")
         try:
             schema = self._schema(ctx, catalog, schema_name)
-            name = _found_name(schema.table(ctx, name), name)
+            name = schema.table_name(ctx, name) or name
             self._require(ctx, Operation.DROP, Resource(catalog.name, schema.name, name))
-            schema.drop_table(ctx, name)
+            with change.tried():
+                schema.drop_table(ctx, name)
         except NotFound:
             if not (body.flag("ignore_not_found", default=False) or change.repeated):
                 raise
@@ -230,14 +237,15 @@ class Ddl:
     def rename_table(self, ctx: CallContext, body: MapReader) -> bytes | None:
         catalog = self._catalog(ctx, body.text("catalog"))
         schema = self._schema(ctx, catalog, body.text("schema"))
-        name = _found_name(schema.table(ctx, body.text("name")), body.text("name"))
+        name = schema.table_name(ctx, body.text("name")) or body.text("name")
         new_name = body.text("new_table_name")
         require_name(new_name, "table")
         self._require(ctx, Operation.ALTER, Resource(catalog.name, schema.name, name))
         self._require(ctx, Operation.CREATE, Resource(catalog.name, schema.name, new_name))
         change = self._done.change(ctx, (catalog.name, schema.name, name), "rename_table", new_name)
         try:
-            table: Table | None = schema.rename_table(ctx, name, new_name)
+            with change.tried():
+                table: Table | None = schema.rename_table(ctx, name, new_name)
         except TableNotFound:
             table = schema.table(ctx, new_name) if change.repeated else None
             if table is None and not body.flag("ignore_not_found", default=False):
@@ -265,7 +273,8 @@ class Ddl:
             place = (found.catalog.name, found.schema.name, found.table.name)
             change = self._done.change(ctx, place, action, repr(alteration))
             try:
-                found.table.alter(ctx, alteration)
+                with change.tried():
+                    found.table.alter(ctx, alteration)
             except ConstraintViolation:
                 raise  # of rows: a change that is done already does not meet any
             except (AlreadyExists, InvalidArgument):
@@ -291,13 +300,13 @@ class Ddl:
         return schema
 
     def _check_taken(
-        self, ctx: CallContext, catalog: Catalog, schema: Schema, name: str, on_conflict: OnConflict
+        self, ctx: CallContext, catalog: Catalog, schema: MutableSchema, name: str, on_conflict: OnConflict
     ) -> None:
         """Who creates a table may lay hands on one that is there already only by rights on that one."""
-        taken = schema.table(ctx, name)
+        taken = schema.table_name(ctx, name)
         if taken is None or on_conflict is OnConflict.ERROR:
             return
-        resource = Resource(catalog.name, schema.name, taken.name)
+        resource = Resource(catalog.name, schema.name, taken)
         if not self._directory.authorizer.allows(ctx.identity, Operation.LIST, resource):
             raise AlreadyExists(f"table '{schema.name}.{name}' already exists")
         if on_conflict is OnConflict.REPLACE:
@@ -340,7 +349,7 @@ def _require_new_schema_name(name: str) -> None:
         raise InvalidArgument(f"schema name '{name}' is reserved")
 
 
-def _found_name(found: Schema | Table | None, asked: str) -> str:
+def _found_name(found: Schema | None, asked: str) -> str:
     """Rights are asked on what is found, which may be written otherwise than it was asked for."""
     return asked if found is None else found.name
 
@@ -365,6 +374,15 @@ class _Change:
 
     repeated: bool
     note: Callable[[], None]
+
+    @contextmanager
+    def tried(self) -> Iterator[None]:
+        """One that ended without an answer may be done: a repeat that finds it so is a success."""
+        try:
+            yield
+        except Unavailable:
+            self.note()
+            raise
 
 
 class _Done:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterable, Mapping
 
 from sparkport.catalog.constraints import require_checks
@@ -13,7 +14,15 @@ from sparkport.catalog.defaults import require_default
 from sparkport.catalog.model import CatalogVersion, Schema, find_by_name
 from sparkport.catalog.names import require_name, require_schema_name, require_schema_texts
 from sparkport.catalog.table import Table
-from sparkport.errors import AlreadyExists, FailedPrecondition, SchemaNotFound, TableNotFound
+from sparkport.errors import (
+    AlreadyExists,
+    Conflict,
+    FailedPrecondition,
+    NotFound,
+    SchemaNotFound,
+    TableNotFound,
+    Unavailable,
+)
 from sparkport.lakehouse.columns import CHECKS, new_columns
 from sparkport.lakehouse.edits import new_table
 from sparkport.lakehouse.engine import LakeEngine
@@ -23,6 +32,8 @@ from sparkport.lakehouse.pointers import TableName
 from sparkport.lakehouse.table import LakeTable
 
 __all__ = ["LakehouseCatalog", "LakehouseSchema"]
+
+logger = logging.getLogger(__name__)
 
 _TABLE_PROPERTIES = {
     "write.delete.mode": "merge-on-read",
@@ -63,20 +74,26 @@ class LakehouseSchema(MutableSchema):
     def table(self, ctx: CallContext, name: str) -> Table | None:
         version = self._engine.version_for(ctx, (self.name, name))
         if version is None:
-            tables = self._engine.cut(ctx).tables
-            found = find_by_name((_Name(table) for schema, table in tables if schema == self.name), name)
-            version = None if found is None else self._engine.version_for(ctx, (self.name, found.name))
+            found = self.table_name(ctx, name)
+            version = None if found is None else self._engine.version_for(ctx, (self.name, found))
         return None if version is None else LakeTable(version, self._engine)
+
+    def table_name(self, ctx: CallContext, name: str) -> str | None:
+        tables = self._engine.cut(ctx).tables
+        if (self.name, name) in tables:
+            return name
+        found = find_by_name((_Name(table) for schema, table in tables if schema == self.name), name)
+        return None if found is None else found.name
 
     def create_table(
         self, ctx: CallContext, definition: TableDefinition, on_conflict: OnConflict = OnConflict.ERROR
     ) -> Table:
-        existing = self.table(CallContext(), definition.name)
+        existing = self.table_name(CallContext(), definition.name)
         if existing is not None:
             if on_conflict is OnConflict.IGNORE:
-                return existing
+                return self._require(existing)
             if on_conflict is OnConflict.ERROR:
-                raise AlreadyExists(f"table '{self.name}.{existing.name}' already exists")
+                raise AlreadyExists(f"table '{self.name}.{existing}' already exists")
         check_new_names(definition.columns)
         for column in definition.columns:
             require_default(column)
@@ -87,43 +104,61 @@ class LakehouseSchema(MutableSchema):
             properties[CHECKS] = json.dumps(list(definition.checks))
         if definition.comment:
             properties["comment"] = definition.comment
-        name: TableName = (self.name, definition.name)
+        name: TableName = (self.name, existing or definition.name)
         folder = f"{self._catalog.warehouse}/{new_folder(self.name, definition.name)}"
         metadata = new_table(folder, columns.fields, last_column_id=columns.last_id, properties=properties)
         location = write_metadata(self._engine.files, metadata, None)
-        try:
-            if existing is None:
-                self._engine.pointers.create(name, location)
-                self._engine.own.note(ctx, name, None, location)
-            else:
-                name = (self.name, existing.name)
-                old = self._engine.pointers.replace(name, location)
-                self._engine.own.note(ctx, name, old, location)
-        except BaseException:
-            self._engine.files.delete(location)
-            raise
+        old = self._point(name, location, replaces=existing is not None)
+        self._engine.files.published([location])
+        self._engine.own.note(ctx, name, old, location)
         return LakeTable(self._engine.version(name, location), self._engine)
 
+    def _point(self, name: TableName, location: str, *, replaces: bool) -> str | None:
+        """Make or replace a table; where the metadata of the old one was.
+
+        The new metadata is removed only if the catalog has refused it: a commit whose answer was lost may lead there.
+        """
+        pointers = self._engine.pointers
+        try:
+            if replaces:
+                return pointers.replace(name, location)
+            pointers.create(name, location)
+        except (AlreadyExists, Conflict, NotFound):
+            self._engine.files.delete(location)
+            raise
+        except Unavailable:
+            if pointers.location(name) != location:
+                raise
+            logger.info("table '%s.%s' has been made, though the answer was lost", *name)
+        return None
+
     def drop_table(self, ctx: CallContext, name: str) -> None:
-        found = self.table(CallContext(), name)
+        """Of a table whose metadata is gone too: nothing of it is read."""
+        found = self.table_name(CallContext(), name)
         if found is None:
             raise TableNotFound(self.name, name)
-        location = self._engine.pointers.drop((self.name, found.name))
-        self._engine.own.note(ctx, (self.name, found.name), location, None)
+        location = self._engine.pointers.drop((self.name, found))
+        self._engine.own.note(ctx, (self.name, found), location, None)
+
+    def _require(self, name: str) -> Table:
+        version = self._engine.current((self.name, name))
+        if version is None:
+            raise TableNotFound(self.name, name)
+        return LakeTable(version, self._engine)
 
     def rename_table(self, ctx: CallContext, name: str, new_name: str) -> Table:
         require_name(new_name, "table")
-        found = self.table(CallContext(), name)
+        found = self.table_name(CallContext(), name)
         if found is None:
             raise TableNotFound(self.name, name)
-        taken = self.table(CallContext(), new_name)
-        if taken is not None and taken.name != found.name:
-            raise AlreadyExists(f"table '{self.name}.{taken.name}' already exists")
-        self._engine.pointers.rename((self.name, found.name), (self.name, new_name))
+        taken = self.table_name(CallContext(), new_name)
+        if taken is not None and taken != found:
+            raise AlreadyExists(f"table '{self.name}.{taken}' already exists")
+        self._engine.pointers.rename((self.name, found), (self.name, new_name))
         renamed = self._engine.current((self.name, new_name))
         if renamed is None:
             raise TableNotFound(self.name, new_name)
-        self._engine.own.note(ctx, (self.name, found.name), renamed.location, None)
+        self._engine.own.note(ctx, (self.name, found), renamed.location, None)
         self._engine.own.note(ctx, renamed.name, None, renamed.location)
         return LakeTable(renamed, self._engine)
 

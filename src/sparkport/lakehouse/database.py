@@ -37,7 +37,13 @@ class Work(Protocol):
 
 
 class Database(ABC):
-    """Commits at the end of a ``transaction`` block, rolls back when it raises."""
+    """Commits at the end of a ``transaction`` block, rolls back when it raises.
+
+    ``share``: what a query ends with whose rows others may read but not change until the transaction is over. Empty
+    where one writes at a time.
+    """
+
+    share = ""
 
     @abstractmethod
     def transaction(self, *, write: bool = False) -> Any:

@@ -14,7 +14,7 @@ import shutil
 import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -169,6 +169,9 @@ class FileSystem:
                 _write_local(local, data)
                 return
             _write_remote(self._filesystem(path), path, data)
+
+    def published(self, paths: Sequence[str]) -> None:
+        """A catalog points to these metadata files, or did: they are not this process's to remove any more."""
 
     def exists(self, path: str) -> bool:
         with _translated(path):

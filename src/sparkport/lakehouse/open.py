@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from sparkport.errors import PermissionDenied
+from sparkport.errors import PermissionDenied, SparkportError
 from sparkport.lakehouse.catalog import LakehouseCatalog
 from sparkport.lakehouse.database import Database
 from sparkport.lakehouse.databases import open_database
@@ -108,7 +109,7 @@ class Lakehouse:
         self._database = open_database(self.settings.database_uri, mode)
         try:
             self._ledger = Ledger(self._database, name, server=self._staging.server)
-            return SqlPointers(self._database, name, files, self._ledger)
+            return SqlPointers(self._database, name, files, self._ledger, server=self._staging.server)
         except BaseException:
             self._database.close()
             self._staging.close()
@@ -148,6 +149,8 @@ class Lakehouse:
         self._reader.close()
         self.engine.close()
         self._ledger.stop()
+        with contextlib.suppress(SparkportError):  # a row that is left does no harm
+            self.engine.pointers.fence(self._staging.server)
         self._staging.close()
         if self._database is not None:
             self._database.close()

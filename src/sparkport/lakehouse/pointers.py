@@ -23,6 +23,7 @@ from sparkport.errors import (
     SchemaNotFound,
     TableNotFound,
     TransactionNotActive,
+    Unavailable,
     Unsupported,
 )
 from sparkport.lakehouse.database import Database, Work
@@ -51,6 +52,8 @@ _TABLES = (
     """CREATE TABLE IF NOT EXISTS sparkport_statements (
         catalog_name VARCHAR(255) NOT NULL, statement VARCHAR(255) NOT NULL, changed BIGINT NOT NULL,
         committed_at DOUBLE PRECISION NOT NULL, PRIMARY KEY (catalog_name, statement))""",
+    """CREATE TABLE IF NOT EXISTS sparkport_fences (
+        catalog_name VARCHAR(255) NOT NULL, server VARCHAR(255) NOT NULL, PRIMARY KEY (catalog_name, server))""",
 )
 
 SCHEMA_VERSION = 1
@@ -164,16 +167,37 @@ class Pointers(ABC):
         """
 
     @abstractmethod
+    def fence(self, server: str) -> None:
+        """From now on nothing is committed that a server, which is dead, may have sent before it died.
+
+        Raises Unavailable while that cannot be said.
+        """
+
+    def registered(self) -> list[str]:
+        """Where the metadata is of all tables that share files with those of this catalog, as far as one can see."""
+        return list(self.cut().tables.values())
+
+    @abstractmethod
     def statement(self, key: str, table: TableName | None = None) -> int | None:
         """The number of rows that a committed statement changed; None for one that is not known."""
 
 
 class SqlPointers(Pointers):
     def __init__(
-        self, database: Database, catalog: str, files: FileSystem | None = None, ledger: Ledger | None = None
+        self,
+        database: Database,
+        catalog: str,
+        files: FileSystem | None = None,
+        ledger: Ledger | None = None,
+        *,
+        server: str | None = None,
     ) -> None:
-        """``ledger`` MUST be in the same database: transactions are committed together with the tables."""
+        """``ledger`` MUST be in the same database: transactions are committed together with the tables.
+
+        With the name of a ``server``, which none had before, nothing is changed any more once that one was fenced off.
+        """
         self._files = files or FileSystem()
+        self._server = server
         self._database = database
         self._catalog = catalog
         self._ledger = ledger
@@ -190,6 +214,8 @@ class SqlPointers(Pointers):
                 work.change("ALTER TABLE iceberg_tables ADD COLUMN iceberg_type VARCHAR(5)")
             if not work.query("SELECT 1 FROM sparkport_meta WHERE catalog_name = ?", [self._catalog]):
                 work.change("INSERT INTO sparkport_meta VALUES (?, ?)", [self._catalog, SCHEMA_VERSION])
+            if self._server is not None:
+                work.change("INSERT INTO sparkport_fences VALUES (?, ?)", [self._catalog, self._server])
 
     def cut(self) -> Cut:
         """Shared by all who ask before the next commit."""
@@ -350,6 +376,7 @@ class SqlPointers(Pointers):
         except (Moved, AlreadyExists, TransactionNotActive):
             self._discard(written)  # when the database gave no answer they may be in use
             raise
+        self._files.published(written)
         return {move.table: move.new for move in moves}
 
     def _require_ledger(self) -> Ledger:
@@ -425,9 +452,26 @@ class SqlPointers(Pointers):
     @contextmanager
     def _changing(self) -> Iterator[Work]:
         with self._database.transaction(write=True) as work:
+            if self._server is not None:
+                self._require_unfenced(work, self._server)
             yield work
             fault("pointer.before")
         fault("pointer.after")
+
+    def _require_unfenced(self, work: Work, server: str) -> None:
+        """The row is held until the end: whoever fences this server off waits for what is under way."""
+        sql = f"SELECT 1 FROM sparkport_fences WHERE catalog_name = ? AND server = ?{self._database.share}"
+        if not work.query(sql, [self._catalog, server]):
+            raise Unavailable("another server has taken this one for dead: it must be started again")
+
+    def fence(self, server: str) -> None:
+        with self._database.transaction(write=True) as work:
+            work.change("DELETE FROM sparkport_fences WHERE catalog_name = ? AND server = ?", [self._catalog, server])
+
+    def registered(self) -> list[str]:
+        with self._database.transaction() as work:
+            rows = work.query("SELECT metadata_location FROM iceberg_tables WHERE metadata_location IS NOT NULL")
+        return [str(location) for (location,) in rows]
 
     def _location(self, work: Work, table: TableName) -> str | None:
         rows = work.query(f"SELECT metadata_location FROM iceberg_tables WHERE {_NAMED}", [self._catalog, *table])

@@ -46,6 +46,8 @@ class _PostgresWork:
 class PostgresDatabase(Database):
     """``patience``: seconds that a statement waits for locks, and a thread for one of the ``connections``."""
 
+    share = " FOR SHARE"
+
     def __init__(self, uri: str, *, patience: float = _PATIENCE, connections: int = _CONNECTIONS) -> None:
         try:
             import psycopg

@@ -2,7 +2,8 @@
 
 A metadata file is written before the catalog points to it. The server notes each in its staging folder first, so that
 whoever starts next need not look through the warehouse, and cannot take another server's file in the making for dead.
-Whatever a journal says: only what is called as a metadata file and truly is in the warehouse is removed.
+Whatever a journal says: only what is called as a metadata file and truly is in the warehouse is removed, and only if
+no catalog ever pointed to it. The last metadata of a table that was dropped or replaced is not recovery's.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+from collections.abc import Collection, Iterable, Sequence
 
 from sparkport.errors import SparkportError
 from sparkport.lakehouse.apply import BRANCH, drop_branches
@@ -18,7 +20,7 @@ from sparkport.lakehouse.ledger import Ledger
 from sparkport.lakehouse.metadata import load
 from sparkport.lakehouse.places import Warehouse, is_metadata_file, true_path
 from sparkport.lakehouse.pointers import Pointers
-from sparkport.lakehouse.staging import Staging
+from sparkport.lakehouse.staging import Noted, Staging
 
 __all__ = ["JournalledFiles", "recover"]
 
@@ -39,22 +41,35 @@ class JournalledFiles(FileSystem):
             self._staging.note(path)
         super().write_new(path, data)
 
+    def published(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            with contextlib.suppress(SparkportError):  # what is published stays so; without the note it is looked up
+                self._staging.note_published(path)
+
 
 def recover(files: FileSystem, pointers: Pointers, staging: Staging, *, ledger: Ledger, warehouse: Warehouse) -> None:
     """Clean up after servers that are dead. What cannot be cleaned up is in nobody's way: the server starts anyhow."""
 
-    def forget(server: str, written: list[str]) -> None:
+    def forget(server: str, written: list[Noted]) -> None:
+        # A commit that the database still holds may succeed after the server is dead: nothing is judged before that.
+        pointers.fence(server)
         ledger.bury(server)
         current = dict(pointers.cut().tables) if written else {}
         places = {table: _true_folder(location) for table, location in current.items()}
-        for location in written:
-            folder = _true_folder(location)
-            if folder is None:
+        users = _by_folder(pointers.registered()) if written else {}
+        folders = {_true_folder(noted.location) for noted in written} - {None}
+        lists = {folder: _listed(files, folder) for folder in folders if folder is not None}
+        for noted in written:
+            folder = _true_folder(noted.location)
+            if folder is None or not is_metadata_file(noted.location) or warehouse.inside(noted.location) is None:
                 continue
-            there = [table for table, place in places.items() if place == folder]
-            if is_metadata_file(location) and warehouse.inside(location) is not None:
-                _forget(files, location, [current[table] for table in there])
-            for table in there:
+            _remove_halves(files, noted.location, lists[folder])
+            if not noted.published and _is_unused(files, noted.location, users.get(folder, ()), lists[folder]):
+                with contextlib.suppress(SparkportError):
+                    logger.info("removing metadata that nobody points to: %s", noted.location)
+                    files.delete(noted.location)
+        for table, place in places.items():
+            if place in folders:
                 with contextlib.suppress(SparkportError):
                     drop_branches(pointers, files, table, lambda name: name.startswith(f"{BRANCH}{server}_"))
 
@@ -68,20 +83,48 @@ def _true_folder(location: str) -> str | None:
     return true_path(location.rpartition("/")[0])
 
 
-def _forget(files: FileSystem, location: str, current: list[str]) -> None:
-    """``current`` is what the tables point to whose metadata is in the same folder, which is a table's own for good."""
+def _by_folder(locations: Iterable[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for location in locations:
+        folder = _true_folder(location)
+        if folder is not None:
+            found.setdefault(folder, []).append(location)
+    return found
+
+
+def _listed(files: FileSystem, folder: str) -> list[str]:
+    with contextlib.suppress(SparkportError):
+        return [info.path for info in files.list(folder)]
+    return []
+
+
+def _remove_halves(files: FileSystem, location: str, listed: Sequence[str]) -> None:
+    """Files under another name that were to be renamed to this one when they are whole."""
     folder, _, name = location.rpartition("/")
     aside = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{32}}\.tmp")
-    with contextlib.suppress(SparkportError):
-        for found in files.list(folder):
-            parent, _, other = found.path.rpartition("/")
-            if aside.fullmatch(other) and true_path(parent) == true_path(folder):
-                files.delete(found.path)
-        if any(_needs(files, pointer, name) for pointer in current):
-            return
-        if files.exists(location):
-            logger.info("removing metadata that nobody points to: %s", location)
-            files.delete(location)
+    for path in listed:
+        parent, _, other = path.rpartition("/")
+        if aside.fullmatch(other) and true_path(parent) == true_path(folder):
+            with contextlib.suppress(SparkportError):
+                files.delete(path)
+
+
+def _is_unused(files: FileSystem, location: str, users: Collection[str], listed: Sequence[str]) -> bool:
+    """Whether no catalog ever pointed to a metadata file that its server did not see published.
+
+    ``users`` is what tables of any catalog point to in the same folder, which is one table's own for good. Without any
+    the table was dropped, unless the file is all there is: then it never came to be.
+    """
+    name = location.rpartition("/")[2]
+    there = [path.rpartition("/")[2] for path in listed]
+    if name not in there:
+        return False
+    try:
+        if users:
+            return not any(_needs(files, pointer, name) for pointer in users)
+    except SparkportError:  # a table whose metadata cannot be read: nobody can say what it needs
+        return False
+    return not any(other.endswith(_METADATA) for other in there if other != name)
 
 
 def _needs(files: FileSystem, pointer: str, name: str) -> bool:

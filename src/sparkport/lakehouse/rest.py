@@ -121,6 +121,9 @@ class RestPointers(Pointers):
         self._change(lambda: self._client.delete(*_path(table), query=query), table=table)
         return location
 
+    def fence(self, server: str) -> None:
+        """Such a catalog has no fence, and needs none: it writes metadata itself, so that none is ours to remove."""
+
     def rename(self, table: TableName, new: TableName) -> None:
         body = {"source": identifier(table), "destination": identifier(new)}
         self._change(lambda: self._client.post("tables", "rename", body=body), exists=_exists(new), table=table)

@@ -16,6 +16,7 @@ import shutil
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -23,10 +24,10 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparkport.errors import PermissionDenied, ResourceExhausted, Unavailable
+from sparkport.errors import PermissionDenied, ResourceExhausted, SparkportError, Unavailable
 from sparkport.lakehouse.modes import FileMode
 
-__all__ = ["StagedRows", "Staging"]
+__all__ = ["Noted", "StagedRows", "Staging"]
 
 logger = logging.getLogger(__name__)
 
@@ -121,6 +122,14 @@ _JOURNAL_LINES = 4_096
 _JOURNAL_KEPT = 512
 
 
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A metadata file that a server has begun to write, and whether it saw a catalog point to it."""
+
+    location: str
+    published: bool
+
+
 class Staging:
     """The folder of one server, made at its start and removed at its end.
 
@@ -154,9 +163,16 @@ class Staging:
 
     def note(self, location: str) -> None:
         """A metadata file is about to be written there, or a branch made of the table that it describes."""
+        self._write(json.dumps(location))
+
+    def note_published(self, location: str) -> None:
+        """A catalog points to that metadata file, or did."""
+        self._write(json.dumps({"published": location}))
+
+    def _write(self, text: str) -> None:
         journal = self.folder / _JOURNAL
         with self._journal_lock, _disk_errors():
-            line = json.dumps(location) + "\n"
+            line = f"{text}\n"
             self._journal_lines.append(line)
             if len(self._journal_lines) > _JOURNAL_LINES:
                 del self._journal_lines[:-_JOURNAL_KEPT]
@@ -172,10 +188,10 @@ class Staging:
         """A name that no other server has or had."""
         return self.folder.name
 
-    def clean(self, forget: Callable[[str, list[str]], None]) -> None:
+    def clean(self, forget: Callable[[str, list[Noted]], None]) -> None:
         """Remove what servers of the same catalog that are no more have left.
 
-        ``forget`` is given their names and what they noted last.
+        ``forget`` is given their names and what they noted last. What it fails for is left for the next time.
         """
         with _disk_errors(), self._alone():
             for other in sorted(self._root.iterdir()):
@@ -184,7 +200,11 @@ class Staging:
                 if not self._is_of_same_catalog(other):
                     continue
                 logger.info("removing what a dead server staged in %s", other)
-                forget(other.name, list(_noted(other / _JOURNAL)))
+                try:
+                    forget(other.name, _noted(other / _JOURNAL))
+                except SparkportError as exc:
+                    logger.warning("what a dead server has left is not removed yet: %s", exc)
+                    continue
                 shutil.rmtree(other, ignore_errors=True)
 
     def _is_of_same_catalog(self, folder: Path) -> bool:
@@ -201,15 +221,19 @@ class Staging:
             yield
 
 
-def _noted(journal: Path) -> Iterator[str]:
+def _noted(journal: Path) -> list[Noted]:
     """What a journal has in lines that are whole: the last one may have been cut off."""
     if not journal.exists():
-        return
+        return []
+    found: dict[str, bool] = {}
     for line in journal.read_text(errors="replace").split("\n"):
         with contextlib.suppress(ValueError):
-            location = json.loads(line)
-            if isinstance(location, str):
-                yield location
+            match json.loads(line):
+                case str() as location:
+                    found.setdefault(location, False)
+                case {"published": str() as location}:
+                    found[location] = True
+    return [Noted(location, published) for location, published in found.items()]
 
 
 def _is_owned(folder: Path) -> bool:

@@ -1,0 +1,244 @@
+"""DDL whose answer was lost, and what the next server makes of what a dead one has left. Spark is not asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sparkport.catalog.context import CallContext
+from sparkport.catalog.ddl import AddColumn, AlterableTable, MutableSchema, OnConflict, TableDefinition
+from sparkport.errors import SparkportError, Unavailable
+from sparkport.handlers.ddl import Ddl
+from sparkport.handlers.directory import Directory
+from sparkport.lakehouse.faults import on_fault
+from sparkport.lakehouse.open import Lakehouse
+from sparkport.lakehouse.pointers import Move, SqlPointers
+from sparkport.lakehouse.postgres import PostgresDatabase
+from sparkport.lakehouse.settings import LakehouseSettings
+from sparkport.protocol.maps import MapReader, pack
+
+pytest_plugins = ["tests.support.services"]
+
+COLUMNS = pa.schema([("id", pa.int64())])
+NAME = ("public", "t")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> LakehouseSettings:
+    uri = request.getfixturevalue("postgres_uri") if request.param == "postgresql" else None
+    return LakehouseSettings(warehouse=str(tmp_path / "warehouse"), catalog_uri=uri)
+
+
+Open = Callable[[LakehouseSettings], Lakehouse]
+
+
+@pytest.fixture
+def start() -> Iterator[Open]:
+    """Lakehouses that are all stopped at the end, the dead ones too."""
+    with ExitStack() as opened:
+
+        def one(settings: LakehouseSettings) -> Lakehouse:
+            lake = Lakehouse(settings)
+            opened.callback(lake.stop)
+            return lake
+
+        yield one
+
+
+@pytest.fixture
+def lake(settings: LakehouseSettings, start: Open) -> Lakehouse:
+    return start(settings)
+
+
+def public(lake: Lakehouse) -> MutableSchema:
+    found = lake.catalog.schema(CallContext(), "public")
+    assert isinstance(found, MutableSchema)
+    return found
+
+
+def create(lake: Lakehouse, name: str = "t", on_conflict: OnConflict = OnConflict.ERROR) -> None:
+    public(lake).create_table(CallContext(), TableDefinition(name=name, columns=COLUMNS), on_conflict)
+
+
+def add_column(lake: Lakehouse) -> None:
+    table = public(lake).table(CallContext(), "t")
+    assert isinstance(table, AlterableTable)
+    table.alter(CallContext(), AddColumn(pa.field("more", pa.int64())))
+
+
+def pointer(lake: Lakehouse) -> Path:
+    return Path((lake.engine.pointers.location(NAME) or "").removeprefix("file:"))
+
+
+def die(lake: Lakehouse) -> None:
+    """As the kernel does when a process ends: the lock is gone, all else stays."""
+    lake._staging._lock.close()
+
+
+@contextmanager
+def lost_answer() -> Iterator[None]:
+    """The database commits, and nobody is told."""
+
+    def lose() -> None:
+        on_fault("pointer.after", None)
+        raise Unavailable("the connection is lost")
+
+    on_fault("pointer.after", lose)
+    try:
+        yield
+    finally:
+        on_fault("pointer.after", None)
+
+
+def test_a_table_whose_creation_was_not_answered_is_there(lake: Lakehouse) -> None:
+    with lost_answer():
+        create(lake)
+    assert pointer(lake).exists()
+    assert public(lake).table(CallContext(), "t") is not None
+
+
+def test_a_table_whose_replacement_was_not_answered_is_the_new_one(lake: Lakehouse) -> None:
+    create(lake)
+    old = pointer(lake)
+    with lost_answer():
+        create(lake, on_conflict=OnConflict.REPLACE)
+    assert pointer(lake).exists()
+    assert pointer(lake) != old
+
+
+def test_a_creation_that_failed_for_good_leaves_no_file(lake: Lakehouse) -> None:
+    create(lake)
+    with pytest.raises(SparkportError):
+        lake.engine.pointers.create(NAME, "elsewhere")
+    files = list(Path(lake.settings.warehouse_path.removeprefix("file:")).rglob("*.metadata.json"))
+    assert [str(path) for path in files] == [str(pointer(lake))]
+
+
+def test_a_repeat_of_ddl_that_was_done_without_an_answer_is_a_success(lake: Lakehouse) -> None:
+    ddl = Ddl(Directory([lake.catalog]))
+    ctx = replace(CallContext(), session_id="one")
+    body = {"type": "table", "catalog_name": lake.catalog.name, "schema_name": "public", "name": "t"}
+    create(lake)
+
+    def drop() -> None:
+        ddl.drop_table(ctx, MapReader.from_msgpack(pack({**body, "ignore_not_found": False}), what="body"))
+
+    with lost_answer(), pytest.raises(Unavailable):
+        drop()
+    drop()
+    assert lake.engine.pointers.location(NAME) is None
+
+
+@pytest.mark.parametrize("way", ["drop", "replace"])
+def test_a_table_whose_metadata_is_gone_can_be_dropped_and_replaced(lake: Lakehouse, way: str) -> None:
+    create(lake)
+    pointer(lake).unlink()
+    if way == "drop":
+        public(lake).drop_table(CallContext(), "T")
+        assert lake.engine.pointers.location(NAME) is None
+    else:
+        create(lake, on_conflict=OnConflict.REPLACE)
+        assert pointer(lake).exists()
+
+
+@pytest.mark.parametrize("end", ["dropped", "replaced", "altered", "registered elsewhere"])
+def test_recovery_leaves_all_that_was_ever_published(settings: LakehouseSettings, start: Open, end: str) -> None:
+    first = start(settings)
+    create(first)
+    add_column(first)
+    last = pointer(first)
+    if end == "dropped":
+        public(first).drop_table(CallContext(), "t")
+    elif end == "replaced":
+        create(first, on_conflict=OnConflict.REPLACE)
+    elif end == "altered":
+        add = AddColumn(pa.field("third", pa.int64()))
+        table = public(first).table(CallContext(), "t")
+        assert isinstance(table, AlterableTable)
+        table.alter(CallContext(), add)
+    else:
+        assert first._database is not None
+        other = SqlPointers(first._database, "other")
+        other.create(NAME, str(last))
+        public(first).drop_table(CallContext(), "t")
+    before = set(last.parent.glob("*"))
+    die(first)
+    start(settings)
+    assert set(last.parent.glob("*")) == before
+    assert not first._staging.folder.exists()
+
+
+def test_recovery_removes_what_was_never_published(settings: LakehouseSettings, start: Open) -> None:
+    first = start(settings)
+    create(first)
+    known = pointer(first)
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    on_fault("metadata.after", stop)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            create(first, "never")
+        with pytest.raises(KeyboardInterrupt):
+            add_column(first)
+    finally:
+        on_fault("metadata.after", None)
+    die(first)
+    start(settings)
+    files = list(Path(settings.warehouse_path.removeprefix("file:")).rglob("*.metadata.json"))
+    assert files == [known]
+
+
+def test_recovery_waits_for_a_commit_that_the_database_still_holds(
+    postgres_uri: str, tmp_path: Path, start: Open
+) -> None:
+    settings = LakehouseSettings(warehouse=str(tmp_path / "warehouse"), catalog_uri=postgres_uri)
+    first = start(settings)
+    create(first)
+    pointers = first.engine.pointers
+    assert isinstance(pointers, SqlPointers)
+    old = pointers.location(NAME) or ""
+    new = old.replace("00000-", "00001-")
+    first.engine.files.write_new(new, Path(old.removeprefix("file:")).read_bytes())
+    die(first)
+    with pointers._changing() as work:  # sent, and not committed yet: a synchronous standby may be away
+        pointers._move(work, Move(NAME, old, new))
+        with _impatient():
+            start(settings)
+        assert first._staging.folder.exists()
+        assert Path(new.removeprefix("file:")).exists()
+    third = start(settings)
+    assert pointer(third) == Path(new.removeprefix("file:"))
+    assert pointer(third).exists()
+    assert not first._staging.folder.exists()
+
+
+def test_a_server_that_was_taken_for_dead_changes_nothing_any_more(settings: LakehouseSettings, start: Open) -> None:
+    first = start(settings)
+    create(first)
+    die(first)
+    second = start(settings)
+    with pytest.raises(Unavailable, match="taken this one for dead"):
+        public(first).drop_table(CallContext(), "t")
+    with pytest.raises(Unavailable, match="taken this one for dead"):
+        first.engine.pointers.create(("public", "late"), "somewhere")
+    add_column(second)
+
+
+@contextmanager
+def _impatient() -> Iterator[None]:
+    """Databases that are opened meanwhile wait for a lock for a moment only."""
+    defaults: Any = PostgresDatabase.__init__.__kwdefaults__
+    before = defaults["patience"]
+    defaults["patience"] = 0.5
+    try:
+        yield
+    finally:
+        defaults["patience"] = before
