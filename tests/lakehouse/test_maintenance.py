@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from tests.lakehouse.maintained import AT_ONCE, NAME, SCHEMA, Rig, busy
@@ -18,9 +19,12 @@ from sparkport.catalog.scan import AsOf, AsOfUnit, ScanRequest, as_scan
 from sparkport.catalog.statement import Change, ChangeableTable, StatementRequest
 from sparkport.errors import FailedPrecondition, InvalidArgument, TableNotFound, VersionNotFound
 from sparkport.lakehouse.durable import new_files
+from sparkport.lakehouse.edits import set_properties
 from sparkport.lakehouse.files import local_path
 from sparkport.lakehouse.maintenance_thread import MaintenanceThread
 from sparkport.lakehouse.plan import plan
+from sparkport.lakehouse.pointers import Edit
+from sparkport.lakehouse.row_groups import ROW_GROUP_BYTES, footer_of
 from sparkport.lakehouse.upgrade import upgrade_table
 
 pytestmark = pytest.mark.timeout(300)  # the first compaction of a Spark takes long on a busy machine
@@ -71,6 +75,32 @@ def test_an_update_after_compaction_finds_its_row(rig: Rig) -> None:
     row_id = next(row[2] for row in before if row[0] == 7)
     assert rig.change(Change.UPDATE, [{"id": 7, "v": "late"}], [row_id]) == 1
     assert (7, "late", row_id) in rig.rows()
+
+
+def test_compaction_makes_small_row_groups_where_a_table_says_nothing_of_them(rig: Rig) -> None:
+    assert rig.metadata.properties[ROW_GROUP_BYTES] == str(256 << 10)
+    before = rig.metadata
+    after = set_properties(before.json, {ROW_GROUP_BYTES: None}, previous=before.metadata_location)
+    rig.engine.pointers.commit([Edit(NAME, dict(before.json), after, before.metadata_location)])
+    for start in range(0, 180_000, 60_000):
+        rig.insert(*range(start, start + 60_000))
+    assert ROW_GROUP_BYTES not in rig.metadata.properties
+    rig.maintenance().run(NAME, ("compact",))
+    assert rig.metadata.properties[ROW_GROUP_BYTES] == str(256 << 10)
+    (file,) = plan(rig.engine.files, rig.metadata, rig.metadata.main_snapshot_id).files
+    footer = footer_of(file)
+    assert footer is not None
+    assert len(footer.starts) > 1
+    # A row by its id, in the middle of row groups with ids of their own: only its group is told to Spark.
+    version = rig.engine.current(NAME)
+    assert version is not None
+    row_id = 90_000
+    assert "`id` >=" in version.bounds_predicate(np.array([row_id]), "t")
+    assert rig.change(Change.UPDATE, [{"id": 7, "v": "late"}], [row_id]) == 1
+    assert rig.change(Change.DELETE, [], [row_id + 1]) == 1
+    found = {row[2]: row for row in rig.rows()}
+    assert found[row_id] == (7, "late", row_id)
+    assert len(found) == 179_999
 
 
 def test_a_transaction_goes_on_reading_what_it_began_with(rig: Rig) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from sparkport.errors import InternalError, SparkportError, Unavailable
@@ -20,6 +21,7 @@ from sparkport.lakehouse.durable import sync_snapshot
 from sparkport.lakehouse.edits import drop_refs, move_main
 from sparkport.lakehouse.faults import fault
 from sparkport.lakehouse.files import FileSystem
+from sparkport.lakehouse.lineage import Ids
 from sparkport.lakehouse.merge_sql import DELETED_COUNT, IS_DELETED, MERGED_ID, UPDATED_COUNT, merge_sql, merged_column
 from sparkport.lakehouse.metadata import TableMetadata, load
 from sparkport.lakehouse.pointers import Edit, Moved, Pointers, TableName
@@ -47,11 +49,11 @@ BRANCH = "sparkport_"
 _MARK_CHARACTERS = 4_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Part:
     """What happens to one table: the net changes of some transactions, decided on ``version``.
 
-    ``ids`` are the rows of the table that change, ``gone`` those to be deleted that are not there any more.
+    ``ids`` are the rows of the table that change, ascending, ``gone`` those to be deleted that are not there any more.
     """
 
     version: TableVersion
@@ -59,8 +61,8 @@ class Part:
     inserted: int
     updated: int
     deleted: int
-    gone: frozenset[int]
-    ids: frozenset[int]
+    gone: Ids
+    ids: Ids
     transactions: tuple[str, ...]
 
     @property
@@ -68,7 +70,7 @@ class Part:
         return self.inserted + self.updated + self.deleted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StagedSnapshot:
     """A snapshot, or two, that Spark has made of a part. ``branch`` if they are on one, else ``wap_id``."""
 
@@ -81,7 +83,7 @@ class StagedSnapshot:
     def fits(self, part: Part) -> bool:
         return (
             self.part.transactions == part.transactions
-            and self.part.gone == part.gone
+            and np.array_equal(self.part.gone, part.gone)
             and self.state == rows_and_columns(part.version.metadata)
         )
 
@@ -206,7 +208,7 @@ class Applier:
                 changed = self._staging.new(schema)
                 left.callback(changed.discard)
                 for change in part.changes:
-                    for batch in change.changed_rows(schema, without=sorted(part.gone)):
+                    for batch in change.changed_rows(schema, without=part.gone):
                         changed.append(batch)
             for rows in (new, changed):
                 if rows is not None:

@@ -29,6 +29,7 @@ from sparkport.lakehouse.engine import LakeEngine
 from sparkport.lakehouse.metadata_files import write_metadata
 from sparkport.lakehouse.places import new_folder
 from sparkport.lakehouse.pointers import TableName
+from sparkport.lakehouse.row_groups import row_group_properties
 from sparkport.lakehouse.table import LakeTable
 
 __all__ = ["LakehouseCatalog", "LakehouseSchema"]
@@ -99,7 +100,11 @@ class LakehouseSchema(MutableSchema):
             require_default(column)
         require_checks(definition.checks, definition.columns)
         columns = new_columns(definition.columns)
-        properties = {**_TABLE_PROPERTIES, **{key: value for key, value in columns.properties().items() if value}}
+        properties = {
+            **_TABLE_PROPERTIES,
+            **row_group_properties({}, len(columns.fields)),
+            **{key: value for key, value in columns.properties().items() if value},
+        }
         if definition.checks:
             properties[CHECKS] = json.dumps(list(definition.checks))
         if definition.comment:

@@ -28,6 +28,7 @@ from sparkport.errors import (
     Unavailable,
 )
 from sparkport.lakehouse.duck import DuckDB, is_broken
+from sparkport.lakehouse.lineage import NO_IDS, Ids
 from sparkport.lakehouse.own_rows import OwnRows
 from sparkport.lakehouse.pointers import TableName
 from sparkport.lakehouse.read import ROW_ID
@@ -375,14 +376,14 @@ class TableChange:
 
     # For the commit
 
-    def changed_ids(self) -> tuple[list[int], list[int]]:
-        """The rows of the table that are updated, and those that are deleted."""
+    def changed_ids(self) -> tuple[Ids, Ids]:
+        """The rows of the table that are updated, and those that are deleted, by ascending ids."""
         with self._net.cursor() as cursor:
             rows = cursor.execute(
-                f"SELECT kind, list(row_id) FROM {self._name} WHERE kind IN ({UPDATED}, {DELETED}) GROUP BY kind"
-            ).fetchall()
-        found = dict(rows)
-        return found.get(UPDATED, []), found.get(DELETED, [])
+                f"SELECT row_id, kind FROM {self._name} WHERE kind IN ({UPDATED}, {DELETED}) ORDER BY row_id"
+            ).fetchnumpy()
+        ids, kinds = np.asarray(rows["row_id"], np.int64), np.asarray(rows["kind"])
+        return ids[kinds == UPDATED], ids[kinds == DELETED]
 
     def new_rows(self) -> Iterator[pa.RecordBatch]:
         """The inserted rows, by the names that their columns have in the table."""
@@ -395,7 +396,7 @@ class TableChange:
             for batch in reader:
                 yield conformed_batch(batch, schema)
 
-    def changed_rows(self, schema: pa.Schema, *, without: Sequence[int] = ()) -> Iterator[pa.RecordBatch]:
+    def changed_rows(self, schema: pa.Schema, *, without: Ids = NO_IDS) -> Iterator[pa.RecordBatch]:
         """Updated and deleted rows: the id, true where the row is to be deleted, all columns. ``schema`` names them."""
         with self._net.cursor() as cursor:
             cursor.register("gone", pa.table({"id": pa.array(without, pa.int64())}))

@@ -15,6 +15,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from sparkport.errors import (
     Conflict,
     NotFound,
@@ -27,8 +29,9 @@ from sparkport.errors import (
 from sparkport.lakehouse.apply import Applier, Part, StagedSnapshot
 from sparkport.lakehouse.changes import INSERTED, TableChange
 from sparkport.lakehouse.faults import fault
+from sparkport.lakehouse.lineage import NO_IDS, Ids, Lineage, changed_since
 from sparkport.lakehouse.pointers import Moved, Pointers, TableName
-from sparkport.lakehouse.snapshot import TableVersion, changed_since
+from sparkport.lakehouse.snapshot import TableVersion
 from sparkport.lakehouse.writer import Writers
 
 __all__ = ["Committer", "Pending"]
@@ -54,8 +57,8 @@ class Pending:
     statements: Mapping[str, int] = field(default_factory=dict)
     recorded: bool = True
     returned: frozenset[TableName] = frozenset()
-    ids: dict[TableName, tuple[list[int], list[int]]] = field(default_factory=dict)
-    gone: dict[TableName, list[int]] = field(default_factory=dict)
+    ids: dict[TableName, tuple[Ids, Ids]] = field(default_factory=dict)
+    gone: dict[TableName, Ids] = field(default_factory=dict)
     done: bool = False
     error: BaseException | None = None
     locations: dict[TableName, str] = field(default_factory=dict)
@@ -64,7 +67,7 @@ class Pending:
     def tables(self) -> set[TableName]:
         return self.changes.keys() | self.reads.keys()
 
-    def changed_ids(self, table: TableName) -> tuple[list[int], list[int]]:
+    def changed_ids(self, table: TableName) -> tuple[Ids, Ids]:
         if table not in self.ids:
             self.ids[table] = self.changes[table].changed_ids()
         return self.ids[table]
@@ -198,26 +201,26 @@ class _Group:
     def _admitted(self, versions: Mapping[TableName, TableVersion | None]) -> list[Pending]:
         """Those without a conflict, in their order. One that meets another of the group waits for the next."""
         admitted: list[Pending] = []
-        taken: dict[TableName, set[int]] = {}
+        taken: dict[TableName, Ids] = {}
         present = _Lineage(self._members, versions)
         for member in self._members:
             if any(table in taken for table in member.reads):
                 continue
-            ids = {table: set().union(*member.changed_ids(table)) for table in member.changes}
-            if any(taken.get(table, set()) & found for table, found in ids.items()):
+            ids = {table: np.union1d(*member.changed_ids(table)) for table in member.changes}
+            if any(len(np.intersect1d(taken.get(table, NO_IDS), found)) for table, found in ids.items()):
                 continue
             try:
                 _check_reads(member, versions)
                 for table, change in member.changes.items():
                     gone = _gone(change, member.changed_ids(table), versions[table], present)
-                    if gone and table in member.returned:
+                    if len(gone) and table in member.returned:
                         raise rows_changed(table[1], len(gone))
                     member.gone[table] = gone
             except SparkportError as exc:
                 member.error, member.done = exc, True
                 continue
             for table, found in ids.items():
-                taken.setdefault(table, set()).update(found)
+                taken[table] = np.union1d(taken.get(table, NO_IDS), found)
             admitted.append(member)
         return admitted
 
@@ -253,9 +256,9 @@ class _Group:
         if version is None:
             raise TableNotFound(*table)
         members = [member for member in self._members if table in member.changes]
-        gone = frozenset(row_id for member in members for row_id in member.gone[table])
+        gone = _joined(member.gone[table] for member in members)
         updated, deleted = (
-            {row_id for member in members for row_id in member.changed_ids(table)[kind]} - gone for kind in (0, 1)
+            np.setdiff1d(_joined(member.changed_ids(table)[kind] for member in members), gone) for kind in (0, 1)
         )
         part = Part(
             version=version,
@@ -264,7 +267,7 @@ class _Group:
             updated=len(updated),
             deleted=len(deleted),
             gone=gone,
-            ids=frozenset(updated | deleted),
+            ids=np.union1d(updated, deleted),
             transactions=tuple(member.id for member in members),
         )
         return part if part.rows else None
@@ -316,19 +319,18 @@ class _Lineage:
     def __init__(self, members: Iterable[Pending], versions: Mapping[TableName, TableVersion | None]) -> None:
         self._members = list(members)
         self._versions = versions
-        self._found: dict[TableName, dict[int, int]] = {}
+        self._found: dict[TableName, Lineage] = {}
 
-    def of(self, table: TableName) -> dict[int, int]:
+    def of(self, table: TableName) -> Lineage:
         if table not in self._found:
             version = self._versions[table]
-            ids = [
-                row_id
+            ids = _joined(
+                found
                 for member in self._members
                 if table in member.changes and not _is_same(member.changes[table].version, version)
                 for found in member.changed_ids(table)
-                for row_id in found
-            ]
-            self._found[table] = version.lineage(ids) if version is not None and ids else {}
+            )
+            self._found[table] = Lineage.of([]) if version is None or not len(ids) else version.lineage(ids)
         return self._found[table]
 
 
@@ -336,9 +338,12 @@ def _is_same(one: TableVersion, other: TableVersion | None) -> bool:
     return other is not None and one.uuid == other.uuid and one.snapshot_id == other.snapshot_id
 
 
-def _gone(
-    change: TableChange, ids: tuple[list[int], list[int]], current: TableVersion | None, lineage: _Lineage
-) -> list[int]:
+def _joined(parts: Iterable[Ids]) -> Ids:
+    """All of them, ascending, each once."""
+    return np.unique(np.concatenate([NO_IDS, *parts]))
+
+
+def _gone(change: TableChange, ids: tuple[Ids, Ids], current: TableVersion | None, lineage: _Lineage) -> Ids:
     """The deleted rows that somebody else has deleted already. Raises Conflict where another was first."""
     pinned = change.version
     if current is None or current.uuid != pinned.uuid:
@@ -346,8 +351,8 @@ def _gone(
     if not current.columns.takes_rows_of(pinned.columns):
         raise Conflict(f"table '{pinned.name[1]}' has been altered; run the statement again")
     updated, deleted = ids
-    if current.snapshot_id == pinned.snapshot_id or not (updated or deleted):
-        return []
+    if current.snapshot_id == pinned.snapshot_id or not (len(updated) or len(deleted)):
+        return NO_IDS
     present, limit = lineage.of(pinned.name), pinned.sequence_number
     changed, gone = changed_since(updated, present, limit)
     also_changed, deleted_by_others = changed_since(deleted, present, limit)

@@ -1,7 +1,8 @@
 """Files that hold just what is asked for are read by Arrow: there is no query to set up, and rows cost less.
 
-DuckDB reads what is left: columns of another type than the table's, files without field ids, filters that take more
-than a comparison. Rows, types and order are the same either way.
+Row groups that cannot hold what is asked for are left out by their statistics. DuckDB reads what is left: columns of
+another type than the table's, files without field ids, filters that take more than a comparison. Rows, types and order
+are the same either way.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from numpy.typing import NDArray
 
 from sparkport.catalog.best_effort import best_effort
 from sparkport.catalog.masks import Mask, compile_mask
+from sparkport.lakehouse import prune
 from sparkport.lakehouse.bounds import decimal_shape
 from sparkport.lakehouse.deletes import deleted_positions
 from sparkport.lakehouse.files import FileSystem, local_path
 from sparkport.lakehouse.manifests import ROW_ID_FIELD, SEQUENCE_FIELD, DataFile
 from sparkport.lakehouse.query import ROW_ID, Request
+from sparkport.lakehouse.row_groups import FIELD_ID, Footer, footer_of
 
 __all__ = ["DirectScan", "arrow_type", "read_ahead", "removed"]
 
@@ -39,17 +42,16 @@ _TYPES = {
     "string": pa.string(),
     "binary": pa.binary(),
 }
-_FIELD_ID = b"PARQUET:field_id"
 _READ_BYTES = 16 << 20  # at a time, of all columns together: column chunks do not come into memory as a whole
 _LEAST_READ, _MOST_READ = 64 << 10, 1 << 20  # of one column
-_FILTERED_ROWS = 1 << 17  # where reading all rows is quicker than to set up a query that skips some
+_FILTERED_ROWS = 1 << 18  # where reading all rows is quicker than to set up a query that skips some
 _SMALL_FILES = 8  # how many small files are opened one after the other before DuckDB does it quicker
 _SMALL_FILE_ROWS = 1 << 15
 _MANY_RUNS = 1 << 10  # of rows between deleted ones, beyond which a mask is quicker than to copy runs
 
 Positions = NDArray[np.int64]
-_Chunk: TypeAlias = tuple[int, dict[int, pa.Array]]
-"""How many rows, and their columns by field id."""
+_Chunk: TypeAlias = tuple[int, int, dict[int, pa.Array]]
+"""The position of the first row in its file, how many rows, and their columns by field id."""
 _NONE: Positions = np.empty(0, dtype=np.int64)
 
 
@@ -73,17 +75,23 @@ class DirectScan:
         self._rows = rows
         self._next = 0
         self._mask = _mask(request)
+        self._wanted = None if request.row_ids is None else request.row_ids[request.row_ids >= 0]
         self._count = sum(file.record_count for file in files)
+        self._parts: dict[str, list[int]] = {}
         filtered = request.filter is not None
         self._possible = (
             bool(request.names)
-            and request.row_ids is None
-            and (not filtered or (self._mask is not None and self._count <= _FILTERED_ROWS))
+            and (not filtered or self._mask is not None)
             and (len(files) <= _SMALL_FILES or self._count >= len(files) * _SMALL_FILE_ROWS)
             and all(arrow_type(field["type"]) is not None for field in request.needed)
             and all(local_path(file.path) is not None for file in files)
         )
+        if self._possible and self._count > _SMALL_FILE_ROWS and (filtered or self._wanted is not None):
+            self._choose_row_groups()
+        if filtered and self._count > _FILTERED_ROWS:
+            self._possible = False
         self._needs_ids = request.needs_row_ids
+        self._compared = {field["id"] for field in request.compared}
         each = _READ_BYTES // max(len(request.needed), 1)
         self._read_bytes = max(_LEAST_READ, min(_MOST_READ, each))
 
@@ -95,6 +103,26 @@ class DirectScan:
     @property
     def rest(self) -> list[DataFile]:
         return self._files[self._next :]
+
+    def _choose_row_groups(self) -> None:
+        """Of files with a footer here, the row groups that may hold what is asked for."""
+        request, count = self._request, 0
+        for file in self._files:
+            footer = footer_of(file)
+            if footer is None:
+                count += file.record_count
+                continue
+            groups = footer.row_groups(file, [field["id"] for field in request.compared])
+            chosen = list(groups.files)
+            if request.filter is not None:
+                schema = {"fields": request.schema_fields}
+                chosen = prune.by_filter(groups, request.metadata, schema=schema, filter=request.filter)
+            if self._wanted is not None:
+                chosen = prune.by_row_ids(chosen, self._wanted)
+            kept = {id(group) for group in chosen}
+            self._parts[file.path] = [number for number, group in enumerate(groups.files) if id(group) in kept]
+            count += sum(group.record_count for group in chosen)
+        self._count = count
 
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
         """Small ones put together: a batch of a few rows costs the wire as much as one of thousands."""
@@ -115,23 +143,30 @@ class DirectScan:
     def _single_batches(self) -> Iterator[pa.RecordBatch]:
         while self._possible and self._next < len(self._files):
             file = self._files[self._next]
+            footer = footer_of(file)
+            if footer is None:
+                return  # DuckDB tells what is wrong with it
             with ExitStack() as opened:
                 try:
                     raw = opened.enter_context(pa.OSFile(str(local_path(file.path))))
-                    source = pq.ParquetFile(raw, buffer_size=self._read_bytes)
+                    source = pq.ParquetFile(raw, metadata=footer.metadata, buffer_size=self._read_bytes)
                 except (pa.ArrowException, OSError):
-                    return  # DuckDB tells what is wrong with it
+                    return
                 layout = self._layout(source.schema_arrow)
                 if layout is None:
                     return
                 self._next += 1
-                yield from self._read(file, self._chunks(raw, source, layout))
+                parts = self._parts.get(file.path)
+                runs = [range(len(footer.starts))] if parts is None else _runs(parts)
+                for run in runs:
+                    if run:
+                        yield from self._read(file, self._chunks(raw, source, layout, footer=footer, groups=run))
 
     def _layout(self, schema: pa.Schema) -> dict[int, str] | None:
         """What the file calls the columns, by field id; None where it does not have one just as it is asked for."""
         by_id: dict[int, pa.Field] = {}
         for field in schema:
-            found = int((field.metadata or {}).get(_FIELD_ID, b"-1"))
+            found = int((field.metadata or {}).get(FIELD_ID, b"-1"))
             if found in by_id:
                 return None
             if found >= 0:
@@ -152,8 +187,7 @@ class DirectScan:
 
     def _read(self, file: DataFile, chunks: Iterable[_Chunk]) -> Iterator[pa.RecordBatch]:
         gone = deleted_positions(self._fs, file) if file.deletes else _NONE
-        start = 0
-        for count, columns in chunks:
+        for start, count, columns in chunks:
             if self._needs_ids:
                 first = file.first_row_id
                 ids = None if first is None else np.arange(first + start, first + start + count, dtype=np.int64)
@@ -164,35 +198,45 @@ class DirectScan:
                 columns[SEQUENCE_FIELD] = _filled(columns.get(SEQUENCE_FIELD), written, count)
             low, high = np.searchsorted(gone, (start, start + count))
             batch = self._kept(columns, gone[low:high] - start)
-            start += count
             if batch.num_rows:
                 yield batch
 
-    def _chunks(self, raw: pa.NativeFile, source: pq.ParquetFile, layout: Mapping[int, str]) -> Iterator[_Chunk]:
-        metadata, names = source.metadata, list(layout.values())
+    def _chunks(
+        self, raw: pa.NativeFile, source: pq.ParquetFile, layout: Mapping[int, str], *, footer: Footer, groups: range
+    ) -> Iterator[_Chunk]:
+        """The rows of neighbouring row groups."""
+        metadata, names = footer.metadata, list(layout.values())
+        start = footer.starts[groups[0]]
         if not names:  # only row ids are asked for, and they are in no column
-            total = metadata.num_rows
-            yield from ((min(self._rows, total - start), {}) for start in range(0, total, self._rows))
+            end = start + sum(metadata.row_group(number).num_rows for number in groups)
+            yield from ((first, min(self._rows, end - first), {}) for first in range(start, end, self._rows))
             return
-        repeating = [] if self.is_small else _repeating(metadata, names)
+        filtered = self._mask is not None
+        repeating = [] if self.is_small and not filtered else _repeating(metadata, names)
         if repeating:
             source = pq.ParquetFile(raw, metadata=metadata, buffer_size=self._read_bytes, read_dictionary=repeating)
-        for batch in source.iter_batches(self._rows, columns=names, use_threads=not self.is_small):
+        chosen = list(groups)
+        for batch in source.iter_batches(self._rows, row_groups=chosen, columns=names, use_threads=not self.is_small):
             columns = {field_id: batch.column(name) for field_id, name in layout.items()}
             for field_id, name in layout.items():
-                if name in repeating:
+                # Of what is filtered, few rows are left, and only those are worth decoding.
+                if name in repeating and not (filtered and field_id not in self._compared):
                     columns[field_id] = columns[field_id].dictionary_decode()
-            yield batch.num_rows, columns
+            yield start, batch.num_rows, columns
+            start += batch.num_rows
 
     def _kept(self, columns: Mapping[int, pa.Array], gone: Positions) -> pa.RecordBatch:
         request = self._request
         asked = [field["id"] for field in request.fields]
         asked += [ROW_ID_FIELD] * request.row_id + [SEQUENCE_FIELD] * request.sequence
-        batch = pa.RecordBatch.from_arrays([columns[field_id] for field_id in asked], schema=self._schema)
+        arrays = [columns[field_id] for field_id in asked]
         if request.without is not None:
             gone = np.union1d(gone, _among(columns[ROW_ID_FIELD], request.without))
+        if self._wanted is not None:
+            here = _among(columns[ROW_ID_FIELD], self._wanted) if len(self._wanted) else _NONE
+            gone = np.union1d(gone, np.setdiff1d(np.arange(len(arrays[0])), here, assume_unique=True))
         if self._mask is None:
-            return removed(batch, gone)
+            return removed(pa.RecordBatch.from_arrays(arrays, schema=self._schema), gone)
         named = {field["name"].lower(): columns[field["id"]] for field in request.needed}
         if self._needs_ids:
             named.setdefault(ROW_ID, columns[ROW_ID_FIELD])
@@ -201,7 +245,9 @@ class DirectScan:
             left = np.ones(len(keep), dtype=np.bool_)
             left[gone] = False
             keep = pc.and_(keep, pa.array(left))
-        return batch.filter(keep)
+        left_over = (array.filter(keep) for array in arrays)
+        decoded = [array.dictionary_decode() if pa.types.is_dictionary(array.type) else array for array in left_over]
+        return pa.RecordBatch.from_arrays(decoded, schema=self._schema)
 
 
 def _mask(request: Request) -> Mask | None:
@@ -215,6 +261,17 @@ def _mask(request: Request) -> Mask | None:
         return None
     kinds.setdefault(ROW_ID, "long")
     return best_effort(lambda: compile_mask(condition, kinds), otherwise=None)
+
+
+def _runs(numbers: Sequence[int]) -> list[range]:
+    """Ascending numbers as ranges of neighbours."""
+    found: list[range] = []
+    for number in numbers:
+        if found and found[-1].stop == number:
+            found[-1] = range(found[-1].start, number + 1)
+        else:
+            found.append(range(number, number + 1))
+    return found
 
 
 def _repeating(metadata: pq.FileMetaData, names: Sequence[str]) -> list[str]:

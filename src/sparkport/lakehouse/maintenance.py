@@ -7,6 +7,7 @@ then, for a bounded number of bytes, in the table's own queue of writers.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import threading
@@ -38,6 +39,7 @@ from sparkport.lakehouse.numbers import NUMBER, numbered
 from sparkport.lakehouse.plan import plan
 from sparkport.lakehouse.pointers import Edit, Moved, TableName
 from sparkport.lakehouse.read import Reader
+from sparkport.lakehouse.row_groups import row_group_properties
 from sparkport.lakehouse.spark import translated
 from sparkport.lakehouse.spark_sql import quoted
 
@@ -237,12 +239,23 @@ class _Run:
             self._more = due is not None and due.files > due.most_files
             if due is None or self._maintenance.stopping:
                 return
+            self._make_row_groups_small(metadata)
             by_values = any(file.equality_deletes for file in files)
             done = self._undisturbed(partial(self._rewrite, due, by_values=by_values))
             self._counts["compacted_files"] += done["rewritten_data_files_count"]
             self._counts["written_files"] += done["added_data_files_count"]
             if not (self._thorough and done["rewritten_data_files_count"]):
                 return
+
+    def _make_row_groups_small(self, metadata: TableMetadata) -> None:
+        """Tables of earlier times say nothing of their row groups, and Spark would make one of each file."""
+        wanted = row_group_properties(metadata.properties, len(metadata.current_schema["fields"]))
+        if wanted:
+            after = set_properties(metadata.json, wanted, previous=metadata.metadata_location)
+            with contextlib.suppress(Moved):  # the next run will find it as it was
+                self._engine.pointers.commit(
+                    [Edit(self._table, dict(metadata.json), after, metadata.metadata_location)]
+                )
 
     def _rewrite(self, due: Compaction, *, by_values: bool) -> Mapping[str, int]:
         options = {

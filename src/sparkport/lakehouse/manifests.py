@@ -84,6 +84,12 @@ class DataFile:
         return decode(iceberg_type, lower), decode(iceberg_type, upper)
 
     @property
+    def derives_row_ids(self) -> bool:
+        """Whether the file is known to hold neither row ids nor commits of its own: they follow from its place."""
+        counted = 0 < len(self.value_counts) < _COUNTED_COLUMNS
+        return counted and not {ROW_ID_FIELD, SEQUENCE_FIELD} & self.value_counts.keys()
+
+    @property
     def row_id_bounds(self) -> tuple[int, int] | None:
         """The first and the last row id that can be in the file, None where nothing is known."""
         lower, upper = self.bounds(ROW_ID_FIELD, "long")

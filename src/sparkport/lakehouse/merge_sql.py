@@ -6,10 +6,11 @@ the target goes by an alias that no column of the table has, and staged rows bri
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 
 from sparkport.catalog.ddl import MERGE_COLUMNS
 from sparkport.errors import Unsupported
+from sparkport.lakehouse.lineage import Ids
 from sparkport.lakehouse.snapshot import TableVersion
 from sparkport.lakehouse.spark_sql import quoted
 
@@ -39,7 +40,7 @@ def merged_column(place: int) -> str:
 
 
 def merge_sql(
-    target: str, view: str, current: TableVersion, ids: Set[int], *, names: Sequence[str] | None, deletes: bool
+    target: str, view: str, current: TableVersion, ids: Ids, *, names: Sequence[str] | None, deletes: bool
 ) -> str:
     """``names`` are the columns to set in rows that are updated, None if none are; ``deletes`` if rows are deleted.
 

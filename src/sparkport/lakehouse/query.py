@@ -58,9 +58,14 @@ class Request:
     @cached_property
     def needed(self) -> tuple[Field, ...]:
         """The columns that are read: the ones asked for, and those of the filter."""
-        asked = {field["id"] for field in self.fields}
+        asked = {field["id"] for field in (*self.fields, *self.compared)}
+        return tuple(field for field in self.schema_fields if field["id"] in asked)
+
+    @cached_property
+    def compared(self) -> tuple[Field, ...]:
+        """The columns of the filter."""
         named = set() if self.filter is None else {name.lower() for name in referenced_columns(self.filter)}
-        return tuple(f for f in self.schema_fields if f["id"] in asked or f["name"].lower() in named)
+        return tuple(field for field in self.schema_fields if field["name"].lower() in named)
 
     @cached_property
     def needs_row_ids(self) -> bool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -24,16 +25,18 @@ from sparkport.catalog.table import ROW_ID, ColumnStatistics
 from sparkport.errors import InvalidArgument, NotFound, Unsupported, VersionNotFound
 from sparkport.lakehouse.columns import CHECKS, Columns, Json, read_columns
 from sparkport.lakehouse.files import FileSystem
+from sparkport.lakehouse.lineage import Ids, Lineage, derived, from_batch
 from sparkport.lakehouse.metadata import TableMetadata, load
 from sparkport.lakehouse.numbers import number_of, versions
 from sparkport.lakehouse.plan import DataFile, SnapshotPlan, plan, split
 from sparkport.lakehouse.pointers import TableName
+from sparkport.lakehouse.prune import by_row_ids
 from sparkport.lakehouse.read import SEQUENCE, Reader, RowStream
 from sparkport.lakehouse.statistics import bounds_predicate, column_statistics
 from sparkport.lakehouse.storage import from_stored
 from sparkport.lakehouse.types import pushable
 
-__all__ = ["TableVersion", "VersionLoader", "changed_since"]
+__all__ = ["TableVersion", "VersionLoader"]
 
 _PART_BYTES = 256 << 20
 _MOST_PARTS = 16
@@ -231,20 +234,17 @@ class TableVersion:
         """Stored columns of these names, and whatever columns follow them, as clients know their types."""
         return self._declared(batches, names)
 
-    def lineage(self, row_ids: Sequence[int]) -> dict[int, int]:
-        """Of these rows the ones that are there, each with the number of the commit that changed it last."""
-        stream = self._stream([], row_ids=row_ids, row_id=True, sequence=True)
-        try:
-            found: dict[int, int] = {}
-            for batch in stream:
-                found.update(zip(batch.column(ROW_ID).to_pylist(), batch.column(SEQUENCE).to_pylist(), strict=True))
-            return found
-        finally:
-            stream.close()
+    def lineage(self, row_ids: Ids) -> Lineage:
+        """Of these rows the ones that are there; ``row_ids`` ascend."""
+        found, rest = derived(self.loader.files, by_row_ids(self._plan.index, row_ids), row_ids)
+        if rest:
+            with closing(self._stream([], row_ids=row_ids, row_id=True, sequence=True, files=rest)) as stream:
+                found += [from_batch(batch.column(ROW_ID), batch.column(SEQUENCE)) for batch in stream]
+        return Lineage.of(found)
 
-    def bounds_predicate(self, row_ids: Collection[int], alias: str) -> str:
-        """A condition that holds for all rows of the files that these ids are in: it spares Spark the other files."""
-        return bounds_predicate(self._plan.files, np.array(sorted(row_ids), np.int64), self.columns.fields, alias)
+    def bounds_predicate(self, row_ids: Ids, alias: str) -> str:
+        """A condition that holds for all of these rows, whose ids ascend: it spares Spark files and row groups."""
+        return bounds_predicate(self._plan.files, row_ids, self.columns.fields, alias)
 
     def _stream(
         self,
@@ -389,16 +389,6 @@ class TableVersion:
                 yield self.loader.load(self.name, entry["metadata-file"])
             except NotFound:
                 return
-
-
-def changed_since(row_ids: Iterable[int], present: Mapping[int, int], limit: int) -> tuple[list[int], list[int]]:
-    """Of rows that were there at commit ``limit`` those that others have changed since, and those that are gone.
-
-    ``present`` is the ``lineage`` of the rows in the table as it is.
-    """
-    rows = list(row_ids)
-    changed = [row_id for row_id in rows if row_id in present and present[row_id] > limit]
-    return changed, [row_id for row_id in rows if row_id not in present]
 
 
 def _files(files: Sequence[DataFile], part: str) -> Sequence[DataFile]:

@@ -8,7 +8,7 @@ In a deferred transaction the end of a statement only changes the transaction's 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +27,9 @@ from sparkport.lakehouse.changes import Sent, TableChange
 from sparkport.lakehouse.columns import Columns, Json
 from sparkport.lakehouse.engine import LakeEngine, LakeView
 from sparkport.lakehouse.faults import fault
+from sparkport.lakehouse.lineage import NO_IDS, Ids, Lineage, changed_since, positions_in
 from sparkport.lakehouse.merge_sql import DELETED_COUNT, MERGED_ID, UPDATED_COUNT, merge_sql, merged_column
-from sparkport.lakehouse.snapshot import TableVersion, changed_since
+from sparkport.lakehouse.snapshot import TableVersion
 from sparkport.lakehouse.spark_sql import quoted
 from sparkport.lakehouse.staging import StagedRows
 from sparkport.lakehouse.storage import conformed_batch, to_stored
@@ -48,7 +49,8 @@ class LakeStatement(Statement):
         self._columns = _Stored.of(version.columns, request.columns)
         self._transaction = None if ctx.transaction_id is None else engine.transactions.enter(ctx.transaction_id)
         self._staged: StagedRows | None = None
-        self._ids: dict[int, int] = {}
+        self._ids: list[Ids] = []
+        self._handed_out: set[int] = set()
         self._pushed = 0
         self._ended = False
         self._change: TableChange | None = None
@@ -108,10 +110,9 @@ class LakeStatement(Statement):
             self._staged = self._engine.staging.new(self._columns.staged_schema(with_ids=with_ids))
         arrays = [] if rows is None else self._columns.stored(rows)
         if row_ids is not None:
-            numbers = range(self._pushed, self._pushed + len(row_ids))
-            if self._change is None or self._request.returning:
-                self._ids.update(zip(row_ids.to_pylist(), numbers, strict=True))
-            arrays = [row_ids, pa.array(numbers, pa.int64()), *arrays]
+            if self._change is None:
+                self._ids.append(row_ids.to_numpy(zero_copy_only=False))
+            arrays = [row_ids, pa.array(np.arange(self._pushed, self._pushed + len(row_ids))), *arrays]
             self._pushed += len(row_ids)
         self._staged.append(pa.RecordBatch.from_arrays(arrays, schema=self._staged.schema))
 
@@ -131,10 +132,13 @@ class LakeStatement(Statement):
         return full.append_column(ROW_ID, row_ids) if self._request.returning else None
 
     def _old_rows(self, row_ids: pa.Int64Array, *, refuse: bool) -> pa.RecordBatch:
-        """The rows as this statement sees them, null where there is none; or a refusal."""
-        found = self._visible([row_id for row_id in row_ids.to_pylist() if not (refuse and row_id in self._ids)])
+        """The rows as this statement sees them, null where there is none; or a refusal, also of a second time."""
+        wanted = row_ids.to_pylist()
+        found = self._visible([row_id for row_id in wanted if row_id not in self._handed_out])
+        if refuse:
+            self._handed_out.update(wanted)
         places = {row_id: index for index, row_id in enumerate(found.column(ROW_ID).to_pylist())}
-        indices = [places.get(row_id) for row_id in row_ids.to_pylist()]
+        indices = [places.get(row_id) for row_id in wanted]
         if refuse and None in indices:
             gone = row_ids[indices.index(None)].as_py()
             raise Conflict(f"table '{self._version.name[1]}': row {gone} is gone; run the statement again")
@@ -218,47 +222,47 @@ class LakeStatement(Statement):
     def _merge(self, path: Path, transaction: Transaction[LakeView] | None) -> tuple[int, Applied | None]:
         view = None if transaction is None else self._version
         nothing_set = self._request.change is Change.UPDATE and not self._columns.names
-        named: set[int] = set()
+        sent = _Sent.of(self._ids)
+        named = 0
 
         def decide() -> MergeWork | None:
             current = self._engine.current(self._version.name)
             if current is None:
                 raise NotFound(f"table '{self._version.name[1]}' has been dropped")
-            ids = self._decided(current, view)
+            ids = self._decided(current, view, sent)
             if nothing_set:
-                named.update(ids)
-            return self._work(path, current, ids) if ids and not nothing_set else None
+                nonlocal named
+                named = len(ids)
+            return self._work(path, current, ids, sent) if len(ids) and not nothing_set else None
 
         writer = self._engine.writers.of(self._version.name)
         count, applied = writer.merge(decide, statement=self._request.statement, remaining=self._ctx.remaining)
-        return count or len(named), applied
+        return count or named, applied
 
-    def _decided(self, current: TableVersion, view: TableVersion | None) -> set[int]:
+    def _decided(self, current: TableVersion, view: TableVersion | None, sent: _Sent) -> Ids:
         """The rows that the statement changes; raises when somebody else was first, or when an id has to be there."""
         if current.uuid != self._version.uuid or not current.columns.takes_rows_of(self._version.columns):
             raise Conflict(f"table '{self._version.name[1]}' has been altered; run the statement again")
-        wanted = list(self._ids)
-        present = current.lineage(wanted)
-        if view is None:
-            if self._request.missing is MissingRows.REFUSE:
-                _require(wanted, present)
-            return set(present)
-        seen = present if view.snapshot_id == current.snapshot_id else view.lineage(wanted)
+        present = current.lineage(sent.ids)
+        seen = present if view is None or view.snapshot_id == current.snapshot_id else view.lineage(sent.ids)
         if self._request.missing is MissingRows.REFUSE:
-            _require(wanted, seen)
-        changed, gone = changed_since(seen, present, view.sequence_number)
+            sent.require(seen)
+        if view is None:
+            return present.ids
+        changed, gone = changed_since(seen.ids, present, view.sequence_number)
+        lost = len(changed)
         if self._request.change is Change.UPDATE or self._request.returning:
-            changed += gone
-        if changed:
-            raise rows_changed(self._version.name[1], len(changed))
-        return {row_id for row_id in seen if row_id in present}
+            lost += len(gone)
+        if lost:
+            raise rows_changed(self._version.name[1], lost)
+        return seen.ids[present.has(seen.ids)]
 
-    def _work(self, path: Path, current: TableVersion, ids: set[int]) -> MergeWork:
+    def _work(self, path: Path, current: TableVersion, ids: Ids, sent: _Sent) -> MergeWork:
         update = self._request.change is Change.UPDATE
         target = quoted(self._engine.catalog_name, *self._version.name)
         staged = path
         if len(ids) != self._pushed:
-            staged = _reduced(path, {self._ids[row_id] for row_id in ids})
+            staged = _reduced(path, sent.last[positions_in(sent.ids, ids)])
         names = self._columns.names if update else None
 
         def sql(view: str) -> str:
@@ -322,16 +326,32 @@ def _last_of_each(rows: pa.RecordBatch, row_ids: pa.Int64Array) -> pa.RecordBatc
     return rows if len(last) == len(ids) else rows.take(pa.array([last[row_id] for row_id in ids], pa.int64()))
 
 
-def _require(wanted: Iterable[int], present: Mapping[int, int]) -> None:
-    for row_id in wanted:
-        if row_id not in present:
-            raise RowNotFound(row_id)
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sent:
+    """The row ids that a statement has brought: as they came, and each once with the number of its last row."""
+
+    all: Ids
+    ids: Ids
+    last: Ids
+
+    @classmethod
+    def of(cls, parts: Sequence[Ids]) -> _Sent:
+        found = np.concatenate([NO_IDS, *parts])
+        if bool(np.all(found[1:] > found[:-1])):  # as a scan gives them
+            return cls(found, found, np.arange(len(found)))
+        ids, places = np.unique(found[::-1], return_index=True)
+        return cls(found, ids, len(found) - 1 - places)
+
+    def require(self, present: Lineage) -> None:
+        missing = np.flatnonzero(~present.has(self.all))
+        if len(missing):
+            raise RowNotFound(int(self.all[missing[0]]))
 
 
-def _reduced(path: Path, numbers: set[int]) -> Path:
+def _reduced(path: Path, numbers: Ids) -> Path:
     """The staged rows with these numbers, in a file beside the first: the last change of each row that is there."""
     rows = pq.read_table(path)
-    kept = rows.filter(pc.is_in(rows.column(_NUMBER), pa.array(sorted(numbers), pa.int64())))
+    kept = rows.filter(pc.is_in(rows.column(_NUMBER), pa.array(numbers)))
     reduced = path.with_suffix(".reduced.parquet")
     pq.write_table(kept, reduced, compression="snappy")
     return reduced

@@ -13,6 +13,7 @@ from sparkport.catalog.table import ColumnStatistics
 from sparkport.errors import SparkportError
 from sparkport.lakehouse import prune
 from sparkport.lakehouse.manifests import DataFile
+from sparkport.lakehouse.row_groups import footer_of
 from sparkport.lakehouse.spark_sql import literal, quoted
 from sparkport.lakehouse.storage import from_stored
 from sparkport.lakehouse.types import stored_type
@@ -21,6 +22,7 @@ __all__ = ["bounds_predicate", "column_statistics"]
 
 _ORDERED = ("int", "long", "date", "timestamp", "timestamptz")
 _COLUMNS_USED = 2
+_MOST_FOOTERS = 16
 
 
 def column_statistics(files: Sequence[DataFile], field: Mapping[str, Any], declared: pa.Field) -> ColumnStatistics:
@@ -60,10 +62,17 @@ def _values(bounds: list[int], field: Mapping[str, Any], declared: pa.Field) -> 
 def bounds_predicate(
     files: Sequence[DataFile], row_ids: NDArray[np.int64], fields: Iterable[Mapping[str, Any]], alias: str
 ) -> str:
-    """Ranges of the columns that tell the files with these row ids from the others best; empty when none does."""
+    """Ranges of the columns that tell the rows with these ids from the others best; empty when none does.
+
+    They are ranges of whole files, or of row groups where few files are touched: Spark skips both by their statistics.
+    """
+    fields = [field for field in fields if field["type"] in _ORDERED]
     touched = prune.by_row_ids(files, row_ids)
     paths = {file.path for file in touched}
     others = [file for file in files if file.path not in paths]
+    if len(touched) <= _MOST_FOOTERS:
+        touched, spared_groups = _in_row_groups(touched, row_ids, [field["id"] for field in fields])
+        others += spared_groups
     if not others:
         return ""
     found: list[tuple[int, str]] = []
@@ -75,12 +84,29 @@ def bounds_predicate(
     return " AND ".join(text for _, text in found[:_COLUMNS_USED])
 
 
+def _in_row_groups(
+    files: Sequence[DataFile], row_ids: NDArray[np.int64], field_ids: Sequence[int]
+) -> tuple[list[DataFile], list[DataFile]]:
+    """Row groups in the form of files: those that may hold one of the rows, and the others. Some stay whole."""
+    touched: list[DataFile] = []
+    others: list[DataFile] = []
+    for file in files:
+        footer = footer_of(file)
+        if footer is None:
+            touched.append(file)
+            continue
+        groups = footer.row_groups(file, field_ids)
+        chosen = prune.by_row_ids(groups, row_ids)
+        kept = {id(group) for group in chosen}
+        touched += chosen
+        others += [group for group in groups.files if id(group) not in kept]
+    return touched, others
+
+
 def _range(
     touched: Sequence[DataFile], others: Sequence[DataFile], field: Mapping[str, Any], alias: str
 ) -> tuple[int, str]:
     field_id, kind = field["id"], field["type"]
-    if kind not in _ORDERED:
-        return 0, ""
     bounds = [file.bounds(field_id, kind) for file in touched]
     if any(low is None or high is None for low, high in bounds) or any(
         file.null_counts.get(field_id) != 0 for file in touched
@@ -94,7 +120,7 @@ def _range(
     for file in others:
         other_low, other_high = file.bounds(field_id, kind)
         if other_low is not None and other_high is not None and (other_high < low or other_low > high):
-            spared += 1
+            spared += file.record_count
     if not spared:
         return 0, ""
     column = f"{alias}.{quoted(str(field['name']))}"

@@ -9,6 +9,7 @@ from sparkport.lakehouse.engine import LakeEngine
 from sparkport.lakehouse.metadata import TableMetadata, load
 from sparkport.lakehouse.plan import plan
 from sparkport.lakehouse.pointers import TableName
+from sparkport.lakehouse.row_groups import row_group_properties
 from sparkport.lakehouse.spark import translated
 from sparkport.lakehouse.spark_sql import quoted
 
@@ -29,6 +30,7 @@ def upgrade_table(engine: LakeEngine, table: TableName) -> dict[str, Any]:
         before = _metadata(engine, table)
         name = quoted(engine.catalog_name, *table)
         wanted = {key: value for key, value in _PROPERTIES.items() if before.properties.get(key) != value}
+        wanted |= row_group_properties(before.properties, len(before.current_schema["fields"]))
         if before.format_version < _FORMAT:
             wanted["format-version"] = str(_FORMAT)
         if wanted:

@@ -1,0 +1,257 @@
+"""Row groups are told apart by their statistics: a lookup opens those that may hold its rows, and loses none."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sparkport.catalog.expressions import Between, Column, Comparison, Expression, In, IsNull, Literal, SqlType
+from sparkport.lakehouse import direct, prune, read, row_groups
+from sparkport.lakehouse.files import FileSystem
+from sparkport.lakehouse.manifests import ROW_ID_FIELD, SEQUENCE_FIELD, DataFile, DeleteFile
+from sparkport.lakehouse.metadata import TableMetadata
+from sparkport.lakehouse.plan import SnapshotPlan
+from sparkport.lakehouse.ranges import FileIndex
+from sparkport.lakehouse.read import Reader
+from sparkport.lakehouse.row_groups import ROW_GROUP_BYTES, footer_of, row_group_properties
+from sparkport.lakehouse.statistics import bounds_predicate
+
+BIGINT = SqlType("BIGINT")
+TYPES: dict[int, tuple[str, Any, pa.DataType]] = {
+    1: ("id", "long", pa.int64()),
+    2: ("name", "string", pa.string()),
+    3: ("ratio", "double", pa.float64()),
+    4: ("price", "decimal(9, 2)", pa.decimal128(9, 2)),
+    5: ("day", "date", pa.date32()),
+    6: ("at", "timestamp", pa.timestamp("us")),
+    ROW_ID_FIELD: ("_row_id", "long", pa.int64()),
+    SEQUENCE_FIELD: ("_last_updated_sequence_number", "long", pa.int64()),
+}
+FIELDS = [
+    {"id": number, "name": name, "type": kind, "required": False}
+    for number, (name, kind, _) in TYPES.items()
+    if number < 100
+]
+METADATA = TableMetadata({"location": "/x", "schemas": [{"schema-id": 0, "fields": FIELDS}]})
+
+
+@pytest.fixture(scope="module")
+def reader() -> Iterator[Reader]:
+    found = Reader(FileSystem(), threads=1)
+    yield found
+    found.close()
+
+
+def written(path: Path, columns: dict[int, list[Any]], *, group: int, **changes: Any) -> DataFile:
+    fields, arrays = [], []
+    for number, values in columns.items():
+        name, _, kind = TYPES[number]
+        fields.append(pa.field(name, kind, metadata={b"PARQUET:field_id": str(number).encode()}))
+        arrays.append(pa.array(values, kind))
+    table = pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+    pq.write_table(table, path, store_schema=False, row_group_size=group)
+    known: dict[str, Any] = {
+        "path": str(path),
+        "format": "parquet",
+        "record_count": table.num_rows,
+        "size": path.stat().st_size,
+        "sequence_number": 7,
+        "file_sequence_number": 7,
+        "first_row_id": 100,
+        "spec_id": 0,
+        "partition": (),
+        "lower_bounds": {},
+        "upper_bounds": {},
+        "null_counts": {},
+        "nan_counts": {},
+        "value_counts": {},
+    }
+    return DataFile(**{**known, **changes})
+
+
+def numbers(path: Path, count: int = 100, *, group: int = 10, **changes: Any) -> DataFile:
+    return written(path, {1: list(range(count)), 2: [f"n{n}" for n in range(count)]}, group=group, **changes)
+
+
+@pytest.fixture
+def rows_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows were decoded, chunk by chunk; every file counts as large."""
+    monkeypatch.setattr(direct, "_SMALL_FILE_ROWS", 0)
+    found: list[int] = []
+    chunks = direct.DirectScan._chunks
+
+    def counted(*given: Any, **named: Any) -> Iterator[Any]:
+        for chunk in chunks(*given, **named):
+            found.append(chunk[1])
+            yield chunk
+
+    monkeypatch.setattr(direct.DirectScan, "_chunks", counted)
+    return found
+
+
+def scan(reader: Reader, *files: DataFile, **options: Any) -> list[dict[str, Any]]:
+    stream = reader.scan(METADATA, SnapshotPlan(None, 0, 7, files), **options)
+    return [row for batch in stream for row in batch.to_pylist()]
+
+
+def compared(op: str, name: str, value: Any, kind: SqlType = BIGINT) -> Expression:
+    return Comparison(op, Column(name, kind), Literal(value, kind))
+
+
+def test_a_lookup_decodes_the_row_groups_that_may_hold_it(reader: Reader, tmp_path: Path, rows_read: list[int]) -> None:
+    file = numbers(tmp_path / "a.parquet")
+    assert scan(reader, file, columns=["name"], filter=compared("=", "id", 37), row_id=True) == [
+        {"name": "n37", "rowid": 137}
+    ]
+    assert sum(rows_read) == 10
+    rows_read.clear()
+    assert scan(reader, file, columns=["id"], filter=compared("=", "rowid", 155)) == [{"id": 55}]
+    assert sum(rows_read) == 10
+    rows_read.clear()
+    ends = In(Column("id", BIGINT), (Literal(3, BIGINT), Literal(98, BIGINT)))
+    assert scan(reader, file, columns=["id"], filter=ends, row_id=True) == [
+        {"id": 3, "rowid": 103},
+        {"id": 98, "rowid": 198},
+    ]
+    assert sum(rows_read) == 20
+    rows_read.clear()
+    assert scan(reader, file, columns=["id"], filter=compared("=", "id", 500)) == []
+    assert rows_read == []
+
+
+def test_a_filter_that_leaves_many_rows_is_left_to_duckdb(
+    reader: Reader, tmp_path: Path, rows_read: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct, "_FILTERED_ROWS", 25)
+    file = numbers(tmp_path / "a.parquet")
+    few, many = compared("<", "id", 20), compared("<", "id", 21)
+    assert len(scan(reader, file, columns=["id"], filter=few)) == 20
+    assert sum(rows_read) == 20
+    rows_read.clear()
+    assert len(scan(reader, file, columns=["id"], filter=many)) == 21
+    assert rows_read == []
+
+
+def test_rows_are_found_by_their_ids_in_the_groups_that_may_hold_them(
+    reader: Reader, tmp_path: Path, rows_read: list[int]
+) -> None:
+    plain = numbers(tmp_path / "plain.parquet")
+    wanted = np.array([-5, 107, 155, 156, 900], np.int64)
+    assert [row["id"] for row in scan(reader, plain, columns=["id"], row_ids=wanted)] == [7, 55, 56]
+    assert sum(rows_read) == 20
+    rows_read.clear()
+    own = [1000 + n for n in range(50)] + [None] * 50
+    commits = [3] * 100
+    mixed = written(
+        tmp_path / "own.parquet", {1: list(range(100)), ROW_ID_FIELD: own, SEQUENCE_FIELD: commits}, group=10
+    )
+    found = scan(reader, mixed, columns=["id"], row_ids=np.array([107, 155, 1012]), row_id=True, sequence=True)
+    assert found == [
+        {"id": 12, "rowid": 1012, "_last_updated_sequence_number": 3},
+        {"id": 55, "rowid": 155, "_last_updated_sequence_number": 3},
+    ]
+    assert sum(rows_read) == 10 + 50  # of groups in which all ids are null the statistics tell nothing
+
+
+def test_deleted_rows_stay_gone_in_row_groups_in_the_middle(
+    reader: Reader, tmp_path: Path, rows_read: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = np.array([3, 54, 56], np.int64)
+    for module in (direct, read):
+        monkeypatch.setattr(module, "deleted_positions", lambda fs, file: gone)
+    delete = DeleteFile("/x/dv", 8, 3, 0, (), offset=4, length=40)
+    file = numbers(tmp_path / "a.parquet", deletes=(delete,))
+    within = Between(Column("id", BIGINT), Literal(53, BIGINT), Literal(57, BIGINT))
+    assert [row["id"] for row in scan(reader, file, columns=["id"], filter=within)] == [53, 55, 57]
+    assert sum(rows_read) == 10
+
+
+ANY = {
+    "id": (BIGINT, st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 3)),
+    "name": (SqlType("VARCHAR"), st.text(max_size=3)),
+    "ratio": (SqlType("DOUBLE"), st.floats(width=64) | st.sampled_from([0.0, -0.0, 1.0])),
+    "price": (SqlType("DECIMAL", width=9, scale=2), st.decimals(-99, 99, places=2)),
+    "day": (SqlType("DATE"), st.integers(-5, 5)),
+    "at": (SqlType("TIMESTAMP"), st.integers(-5, 5)),
+}
+
+
+def stored(name: str, value: Any) -> Any:
+    if value is None:
+        return None
+    if name == "day":
+        return dt.date(1970, 1, 1) + dt.timedelta(days=value)
+    if name == "at":
+        return dt.datetime(1970, 1, 1) + dt.timedelta(microseconds=value)
+    return Decimal(value) if name == "price" else value
+
+
+@st.composite
+def lookups(draw: st.DrawFn) -> tuple[str, list[Any], Expression]:
+    name = draw(st.sampled_from(sorted(ANY)))
+    kind, values = ANY[name]
+    column = draw(st.lists(st.none() | values, min_size=1, max_size=12))
+    wanted = draw(st.sampled_from([value for value in column if value is not None] or [draw(values)]) | values)
+    if draw(st.booleans()) and draw(st.booleans()):
+        return name, column, IsNull(Column(name, kind))
+    op = draw(st.sampled_from(["=", "<", "<=", ">", ">=", "<>", "IS NOT DISTINCT FROM"]))
+    return name, column, compared(op, name, wanted, kind)
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(lookups())
+def test_no_row_is_lost_by_statistics_of_row_groups(
+    reader: Reader, tmp_path: Path, lookup: tuple[str, list[Any], Expression]
+) -> None:
+    name, values, condition = lookup
+    number = next(number for number, (found, _, _) in TYPES.items() if found == name)
+    path = tmp_path / f"{uuid.uuid4().hex}.parquet"
+    file = written(path, {number: [stored(name, value) for value in values]}, group=2)
+    footer = row_groups._read(str(path))
+    groups = FileIndex(footer._as_files(file, [number]))
+    kept = prune.by_filter(groups, METADATA, schema={"fields": FIELDS}, filter=condition)
+    places = [group.first_row_id for group in kept]
+    everything = scan(reader, file, columns=[name], filter=condition, row_id=True)
+    for row in everything:
+        assert (row["rowid"] - 100) // 2 * 2 + 100 in places, (values, condition)
+
+
+def test_changes_of_few_rows_are_told_to_spark_by_ranges_of_row_groups(tmp_path: Path) -> None:
+    file = numbers(tmp_path / "a.parquet", value_counts={1: 100, 2: 100})
+    assert bounds_predicate([file], np.array([137, 141]), FIELDS, "t") == "t.`id` >= 30L AND t.`id` <= 49L"
+    assert bounds_predicate([file], np.array([100, 199]), FIELDS, "t") == ""
+    elsewhere = numbers(tmp_path / "b.parquet", first_row_id=500, value_counts={1: 100, 2: 100})
+    assert bounds_predicate([file, elsewhere], np.array([137]), FIELDS, "t") == "t.`id` >= 30L AND t.`id` <= 39L"
+
+
+def test_a_row_group_with_a_null_gives_no_range(tmp_path: Path) -> None:
+    values: list[int | None] = list(range(100))
+    values[37] = None
+    file = written(tmp_path / "a.parquet", {1: values}, group=10, value_counts={1: 100})
+    assert bounds_predicate([file], np.array([135]), FIELDS, "t") == ""
+    assert bounds_predicate([file], np.array([145]), FIELDS, "t") == "t.`id` >= 40L AND t.`id` <= 49L"
+
+
+def test_footers_that_cannot_be_read_leave_files_whole(tmp_path: Path) -> None:
+    broken = numbers(tmp_path / "a.parquet")
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 no more")
+    assert footer_of(broken) is None
+    assert bounds_predicate([broken], np.array([137]), FIELDS, "t") == ""
+
+
+def test_row_groups_grow_with_the_columns_and_stay_as_somebody_set_them() -> None:
+    assert row_group_properties({}, 1) == {ROW_GROUP_BYTES: str(256 << 10)}
+    assert row_group_properties({}, 10) == {ROW_GROUP_BYTES: str(1280 << 10)}
+    assert row_group_properties({}, 10_000) == {ROW_GROUP_BYTES: str(8 << 20)}
+    assert row_group_properties({ROW_GROUP_BYTES: "134217728"}, 10) == {}
