@@ -151,7 +151,15 @@ class TableVersion:
         if column == ROW_ID:
             return None
         index = self.columns.declared.get_field_index(column)
-        return column_statistics(self._plan.files, self.columns.fields[index], self.columns.declared.field(index))
+        if index not in self._statistics:
+            field, declared = self.columns.fields[index], self.columns.declared.field(index)
+            self._statistics[index] = column_statistics(self._plan.files, field, declared)
+        return self._statistics[index]
+
+    @cached_property
+    def _statistics(self) -> dict[int, ColumnStatistics]:
+        """Those that have been asked for, by the column's place."""
+        return {}
 
     def has_null(self, column: str) -> bool:
         field = self.columns.field(column)

@@ -8,6 +8,7 @@ as the word NULL, so that text and blob columns always get bounds, the widest th
 from __future__ import annotations
 
 import logging
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -66,8 +67,18 @@ def _array(value: Any, kind: pa.DataType) -> pa.Array:
 
 
 def encode_statistics(kind: pa.DataType, statistics: ColumnStatistics | None) -> bytes:
-    """What is not known is told in the way that makes DuckDB assume nothing."""
+    """What is not known is told in the way that makes DuckDB assume nothing.
+
+    The client asks twice for each column of each statement, and mostly gets the same answer: it is kept.
+    """
     known = statistics or ColumnStatistics()
+    try:
+        return _kept(kind, known)
+    except TypeError:  # bounds of nested types cannot be looked up by
+        return _encoded(kind, known)
+
+
+def _encoded(kind: pa.DataType, known: ColumnStatistics) -> bytes:
     low, high = _bounds(kind, known)
     columns: dict[str, pa.Array] = {
         "has_not_null": pa.array([known.has_not_null is not False]),
@@ -85,3 +96,6 @@ def encode_statistics(kind: pa.DataType, statistics: ColumnStatistics | None) ->
         writer.write_batch(batch)
     encoded: bytes = sink.getvalue().to_pybytes()
     return encoded
+
+
+_kept = lru_cache(4_096)(_encoded)
