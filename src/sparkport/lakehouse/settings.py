@@ -166,11 +166,14 @@ class LakehouseSettings:
         conf = {
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.shuffle.partitions": "8",
+            # Changed rows are the small side of a MERGE: up to a million of them are not worth shuffling the table.
+            "spark.sql.autoBroadcastJoinThreshold": "64m",
             catalog: "org.apache.iceberg.spark.SparkCatalog",
             # A cached table would hide what others, and our own publishing, have committed since.
             f"{catalog}.cache-enabled": "false",
             f"{catalog}.unique-table-location": "true",
         }
+        conf = {key: self.properties.get(key, value) for key, value in conf.items()}
         catalog_properties = {**self._catalog_properties(), **self._own_properties()}
         return {**conf, **{f"{catalog}.{key}": value for key, value in catalog_properties.items()}}
 

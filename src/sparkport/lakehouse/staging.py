@@ -63,7 +63,7 @@ class StagedRows:
         with _disk_errors():
             self._flush()
             if self._writer is None:
-                self._writer = pq.ParquetWriter(self.path, self.schema, compression="snappy")
+                self._writer = self._open()
             self._writer.close()
         return self.path
 
@@ -86,12 +86,16 @@ class StagedRows:
         with contextlib.suppress(OSError):
             self.path.unlink(missing_ok=True)
 
+    def _open(self) -> pq.ParquetWriter:
+        """Read once and soon: what costs time to write, and none to read, is left out."""
+        return pq.ParquetWriter(self.path, self.schema, compression="lz4", use_dictionary=False, write_statistics=False)
+
     def _flush(self) -> None:
         if not self._held:
             return
         with _disk_errors():
             if self._writer is None:
-                self._writer = pq.ParquetWriter(self.path, self.schema, compression="snappy")
+                self._writer = self._open()
             table = pa.Table.from_batches(self._held, self.schema)
             self._held, self._held_rows, self._held_bytes = [], 0, 0
             self._writer.write_table(table, row_group_size=_GROUP_ROWS)
