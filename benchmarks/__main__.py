@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import lakehouse, reads, transactions, upkeep, writes
+from benchmarks import lakehouse, one_insert, reads, transactions, upkeep, writes
 from benchmarks.harness import Result
 
 BENCHMARKS: dict[str, Callable[..., Iterable[Result]]] = {
@@ -25,6 +25,7 @@ BENCHMARKS: dict[str, Callable[..., Iterable[Result]]] = {
     "lake-scans": lakehouse.scans,
     "lake-inserts": lakehouse.inserts,
     "lake-changes": lakehouse.changes,
+    "lake-one-insert": one_insert.one_insert,
     "lake-memory": lakehouse.memory,
     "lake-start": lakehouse.start,
     "lake-upkeep": upkeep.upkeep,
