@@ -29,7 +29,7 @@ from sparkport.errors import (
 from sparkport.lakehouse.apply import Applier, Part, StagedSnapshot
 from sparkport.lakehouse.changes import INSERTED, TableChange
 from sparkport.lakehouse.faults import fault
-from sparkport.lakehouse.lineage import NO_IDS, Ids, Lineage, changed_since
+from sparkport.lakehouse.lineage import NO_IDS, Ids, Lineage, ascending, changed_since, positions_in
 from sparkport.lakehouse.pointers import Moved, Pointers, TableName
 from sparkport.lakehouse.snapshot import TableVersion
 from sparkport.lakehouse.writer import Writers
@@ -206,8 +206,10 @@ class _Group:
         for member in self._members:
             if any(table in taken for table in member.reads):
                 continue
-            ids = {table: np.union1d(*member.changed_ids(table)) for table in member.changes}
-            if any(len(np.intersect1d(taken.get(table, NO_IDS), found)) for table, found in ids.items()):
+            ids = {table: ascending(*member.changed_ids(table)) for table in member.changes}
+            if any(
+                bool(np.any(positions_in(taken[table], found) >= 0)) for table, found in ids.items() if table in taken
+            ):
                 continue
             try:
                 _check_reads(member, versions)
@@ -220,7 +222,7 @@ class _Group:
                 member.error, member.done = exc, True
                 continue
             for table, found in ids.items():
-                taken[table] = np.union1d(taken.get(table, NO_IDS), found)
+                taken[table] = ascending(taken.get(table, NO_IDS), found)
             admitted.append(member)
         return admitted
 
@@ -256,10 +258,9 @@ class _Group:
         if version is None:
             raise TableNotFound(*table)
         members = [member for member in self._members if table in member.changes]
-        gone = _joined(member.gone[table] for member in members)
-        updated, deleted = (
-            np.setdiff1d(_joined(member.changed_ids(table)[kind] for member in members), gone) for kind in (0, 1)
-        )
+        gone = ascending(*(member.gone[table] for member in members))
+        changed = [ascending(*(member.changed_ids(table)[kind] for member in members)) for kind in (0, 1)]
+        updated, deleted = (ids[positions_in(gone, ids) < 0] for ids in changed)
         part = Part(
             version=version,
             changes=tuple(member.changes[table] for member in members),
@@ -267,7 +268,7 @@ class _Group:
             updated=len(updated),
             deleted=len(deleted),
             gone=gone,
-            ids=np.union1d(updated, deleted),
+            ids=ascending(updated, deleted),
             transactions=tuple(member.id for member in members),
         )
         return part if part.rows else None
@@ -324,23 +325,19 @@ class _Lineage:
     def of(self, table: TableName) -> Lineage:
         if table not in self._found:
             version = self._versions[table]
-            ids = _joined(
+            changed = [
                 found
                 for member in self._members
                 if table in member.changes and not _is_same(member.changes[table].version, version)
                 for found in member.changed_ids(table)
-            )
+            ]
+            ids = ascending(*changed)
             self._found[table] = Lineage.of([]) if version is None or not len(ids) else version.lineage(ids)
         return self._found[table]
 
 
 def _is_same(one: TableVersion, other: TableVersion | None) -> bool:
     return other is not None and one.uuid == other.uuid and one.snapshot_id == other.snapshot_id
-
-
-def _joined(parts: Iterable[Ids]) -> Ids:
-    """All of them, ascending, each once."""
-    return np.unique(np.concatenate([NO_IDS, *parts]))
 
 
 def _gone(change: TableChange, ids: tuple[Ids, Ids], current: TableVersion | None, lineage: _Lineage) -> Ids:

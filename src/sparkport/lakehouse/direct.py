@@ -24,6 +24,7 @@ from sparkport.lakehouse import prune
 from sparkport.lakehouse.bounds import decimal_shape
 from sparkport.lakehouse.deletes import deleted_positions
 from sparkport.lakehouse.files import FileSystem, local_path
+from sparkport.lakehouse.lineage import ascending
 from sparkport.lakehouse.manifests import ROW_ID_FIELD, SEQUENCE_FIELD, DataFile
 from sparkport.lakehouse.query import ROW_ID, Request
 from sparkport.lakehouse.row_groups import FIELD_ID, Footer, footer_of
@@ -231,10 +232,12 @@ class DirectScan:
         asked += [ROW_ID_FIELD] * request.row_id + [SEQUENCE_FIELD] * request.sequence
         arrays = [columns[field_id] for field_id in asked]
         if request.without is not None:
-            gone = np.union1d(gone, _among(columns[ROW_ID_FIELD], request.without))
+            gone = ascending(gone, _among(columns[ROW_ID_FIELD], request.without))
         if self._wanted is not None:
-            here = _among(columns[ROW_ID_FIELD], self._wanted) if len(self._wanted) else _NONE
-            gone = np.union1d(gone, np.setdiff1d(np.arange(len(arrays[0])), here, assume_unique=True))
+            others = np.ones(len(arrays[0]), dtype=np.bool_)
+            if len(self._wanted):
+                others[_among(columns[ROW_ID_FIELD], self._wanted)] = False
+            gone = ascending(gone, np.flatnonzero(others))
         if self._mask is None:
             return removed(pa.RecordBatch.from_arrays(arrays, schema=self._schema), gone)
         named = {field["name"].lower(): columns[field["id"]] for field in request.needed}

@@ -29,6 +29,7 @@ from sparkport.lakehouse.deletes import deleted_positions
 from sparkport.lakehouse.direct import DirectScan, read_ahead, removed
 from sparkport.lakehouse.duck import DuckDB, is_broken, translate
 from sparkport.lakehouse.files import FileSystem
+from sparkport.lakehouse.lineage import ascending
 from sparkport.lakehouse.manifests import DataFile
 from sparkport.lakehouse.metadata import IcebergSchema, TableMetadata
 from sparkport.lakehouse.plan import SnapshotPlan, live_rows
@@ -119,8 +120,8 @@ class Reader:
             filter=filter,
             row_id=row_id,
             sequence=sequence,
-            row_ids=None if row_ids is None else np.unique(row_ids),
-            without=None if without is None or not len(without) else np.unique(without),
+            row_ids=None if row_ids is None else ascending(row_ids),
+            without=None if without is None or not len(without) else ascending(without),
         )
         files = list(plan.files)
         if filter is not None:

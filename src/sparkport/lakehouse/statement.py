@@ -339,8 +339,10 @@ class _Sent:
         found = np.concatenate([NO_IDS, *parts])
         if bool(np.all(found[1:] > found[:-1])):  # as a scan gives them
             return cls(found, found, np.arange(len(found)))
-        ids, places = np.unique(found[::-1], return_index=True)
-        return cls(found, ids, len(found) - 1 - places)
+        order = np.argsort(found, kind="stable")
+        ids = found[order]
+        last = np.concatenate([ids[1:] != ids[:-1], [True]])
+        return cls(found, ids[last], order[last])
 
     def require(self, present: Lineage) -> None:
         missing = np.flatnonzero(~present.has(self.all))

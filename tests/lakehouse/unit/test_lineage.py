@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 
 from sparkport.lakehouse import lineage
 from sparkport.lakehouse.files import FileSystem
-from sparkport.lakehouse.lineage import NO_IDS, Ids, Lineage, changed_since, derived, from_batch, positions_in
+from sparkport.lakehouse.lineage import (
+    NO_IDS,
+    Ids,
+    Lineage,
+    ascending,
+    changed_since,
+    derived,
+    from_batch,
+    positions_in,
+)
 from sparkport.lakehouse.manifests import ROW_ID_FIELD, SEQUENCE_FIELD, DataFile, DeleteFile
 
 
@@ -96,3 +105,8 @@ def test_rows_without_an_id_are_left_out() -> None:
     found, commits = from_batch(pa.array([4, None, 6], pa.int64()), pa.array([1, 2, None], pa.int64()))
     assert found.tolist() == [4, 6]
     assert commits.tolist() == [1, 0]
+
+
+@given(st.lists(st.lists(st.integers(-5, 9))))
+def test_ids_of_several_parts_come_together_in_order(parts: list[list[int]]) -> None:
+    assert ascending(*(ids(*part) for part in parts)).tolist() == sorted({number for part in parts for number in part})

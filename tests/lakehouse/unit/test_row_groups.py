@@ -24,7 +24,7 @@ from sparkport.lakehouse.metadata import TableMetadata
 from sparkport.lakehouse.plan import SnapshotPlan
 from sparkport.lakehouse.ranges import FileIndex
 from sparkport.lakehouse.read import Reader
-from sparkport.lakehouse.row_groups import ROW_GROUP_BYTES, footer_of, row_group_properties
+from sparkport.lakehouse.row_groups import OPEN_COST, ROW_GROUP_BYTES, footer_of, row_group_properties
 from sparkport.lakehouse.statistics import bounds_predicate
 
 BIGINT = SqlType("BIGINT")
@@ -251,7 +251,8 @@ def test_footers_that_cannot_be_read_leave_files_whole(tmp_path: Path) -> None:
 
 
 def test_row_groups_grow_with_the_columns_and_stay_as_somebody_set_them() -> None:
-    assert row_group_properties({}, 1) == {ROW_GROUP_BYTES: str(256 << 10)}
-    assert row_group_properties({}, 10) == {ROW_GROUP_BYTES: str(1280 << 10)}
-    assert row_group_properties({}, 10_000) == {ROW_GROUP_BYTES: str(8 << 20)}
+    sizes = [row_group_properties({}, columns)[ROW_GROUP_BYTES] for columns in (1, 10, 10_000)]
+    assert sizes == [str(768 << 10), str(2560 << 10), str(16 << 20)]
+    assert row_group_properties({}, 1)[OPEN_COST] == str(256 << 10)
+    assert row_group_properties({OPEN_COST: "7"}, 1)[OPEN_COST] == "7"
     assert row_group_properties({ROW_GROUP_BYTES: "134217728"}, 10) == {}
