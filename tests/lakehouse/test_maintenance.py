@@ -78,7 +78,7 @@ def test_an_update_after_compaction_finds_its_row(rig: Rig) -> None:
 
 
 def test_compaction_makes_small_row_groups_where_a_table_says_nothing_of_them(rig: Rig) -> None:
-    assert rig.metadata.properties[ROW_GROUP_BYTES] == str(768 << 10)
+    assert rig.metadata.properties[ROW_GROUP_BYTES] == str(576 << 10)
     before = rig.metadata
     after = set_properties(before.json, {ROW_GROUP_BYTES: None}, previous=before.metadata_location)
     rig.engine.pointers.commit([Edit(NAME, dict(before.json), after, before.metadata_location)])
@@ -87,7 +87,7 @@ def test_compaction_makes_small_row_groups_where_a_table_says_nothing_of_them(ri
         assert rig.change(Change.INSERT, rows) == 60_000
     assert ROW_GROUP_BYTES not in rig.metadata.properties
     rig.maintenance().run(NAME, ("compact",))
-    assert rig.metadata.properties[ROW_GROUP_BYTES] == str(768 << 10)
+    assert rig.metadata.properties[ROW_GROUP_BYTES] == str(576 << 10)
     (file,) = plan(rig.engine.files, rig.metadata, rig.metadata.main_snapshot_id).files
     footer = footer_of(file)
     assert footer is not None

@@ -31,8 +31,8 @@ FIELD_ID = b"PARQUET:field_id"
 
 # The writer counts pages of 20,000 rows in the making as they are, and finished ones as they compress. With less than a
 # page for each column every group would end in its first.
-_BYTES_OF_A_COLUMN = 256 << 10
-_LEAST_BYTES, _MOST_BYTES = 768 << 10, 16 << 20
+_BYTES_OF_A_COLUMN = 192 << 10
+_LEAST_BYTES, _MOST_BYTES = 576 << 10, 12 << 20
 _CACHED_CHUNKS = 50_000
 """Column chunks whose footers are kept, about 1 KB each."""
 
@@ -42,7 +42,7 @@ _PACKED = {"INT32": "<i", "INT64": "<q", "FLOAT": "<f", "DOUBLE": "<d"}
 def row_group_properties(properties: Mapping[str, str], columns: int) -> dict[str, str]:
     """What to add to a table's properties so that row groups are small: nothing where somebody has set their size.
 
-    For so many columns, of numbers mostly, groups have 30,000 to 150,000 rows, as well as they compress.
+    For so many columns, of numbers mostly, groups have 25,000 to 150,000 rows, as well as they compress.
     """
     if ROW_GROUP_BYTES in properties:
         return {}

@@ -36,7 +36,7 @@ _APPENDS = 3
 _CREATE = (
     f"CREATE TABLE {_TABLE} ({_SPARK_SCHEMA}) USING iceberg TBLPROPERTIES ('format-version'='3', "
     "'write.merge.mode'='merge-on-read', 'write.distribution-mode'='none', 'write.merge.distribution-mode'='none', "
-    f"'write.parquet.compression-codec'='zstd', '{ROW_GROUP_BYTES}'='{768 << 10}')"
+    f"'write.parquet.compression-codec'='zstd', '{ROW_GROUP_BYTES}'='{576 << 10}')"
 )
 _MERGE = f"MERGE INTO {_TABLE} t USING warm s ON t._row_id = s.id AND t.id < {_ROWS}L WHEN MATCHED THEN "
 

@@ -252,7 +252,7 @@ def test_footers_that_cannot_be_read_leave_files_whole(tmp_path: Path) -> None:
 
 def test_row_groups_grow_with_the_columns_and_stay_as_somebody_set_them() -> None:
     sizes = [row_group_properties({}, columns)[ROW_GROUP_BYTES] for columns in (1, 10, 10_000)]
-    assert sizes == [str(768 << 10), str(2560 << 10), str(16 << 20)]
+    assert sizes == [str(576 << 10), str(1920 << 10), str(12 << 20)]
     assert row_group_properties({}, 1)[OPEN_COST] == str(256 << 10)
     assert row_group_properties({OPEN_COST: "7"}, 1)[OPEN_COST] == "7"
     assert row_group_properties({ROW_GROUP_BYTES: "134217728"}, 10) == {}
