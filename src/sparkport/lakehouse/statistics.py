@@ -73,7 +73,7 @@ def bounds_predicate(
     if len(touched) <= _MOST_FOOTERS:
         touched, spared_groups = _in_row_groups(touched, row_ids, [field["id"] for field in fields])
         others += spared_groups
-    if not others:
+    if not others or not touched:
         return ""
     found: list[tuple[int, str]] = []
     for field in fields:
