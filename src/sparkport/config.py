@@ -244,6 +244,11 @@ class Settings:
     file_mode: Annotated[
         str, FILE_MODE, "Who may read files that are made: the server's user alone, or that user's group too"
     ] = "private"
+    direct_reads: Annotated[
+        bool,
+        BOOLEAN,
+        "Let DuckDB clients read whole tables from the warehouse's files, which they must reach by the same paths",
+    ] = False
     properties: Annotated[
         Mapping[str, Secret] | None, PROPERTIES, "Settings of Spark (`spark.…`) and of the Iceberg catalog (`s3.…`)"
     ] = None

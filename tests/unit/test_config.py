@@ -44,6 +44,7 @@ VALUES: dict[str, tuple[str, Any, Any]] = {
     "jars": ("/jars", "/jars", Path("/jars")),
     "staging": ("/stage", "/stage", "/stage"),
     "file_mode": ("GROUP", "group", "group"),
+    "direct_reads": ("yes", True, True),
     "properties": ("", {"s3.endpoint": "x"}, {"s3.endpoint": Secret("x")}),
     "maintenance": ("no", False, False),
     "maintenance_seconds": ("5", 5, 5.0),

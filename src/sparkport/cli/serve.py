@@ -102,6 +102,7 @@ def _built_in(settings: Settings, ending: contextlib.ExitStack, actions: list[Cu
             silence_seconds=settings.silence_seconds,
             staging=settings.staging,
             file_mode=FileMode(settings.file_mode),
+            direct_reads=settings.direct_reads,
             properties={key: value.reveal() for key, value in (settings.properties or {}).items()},
         ),
         default_schema=settings.schema,

@@ -86,8 +86,11 @@ class LakeEngine:
         ledger: Ledger,
         warehouse: Warehouse,
         settings: TransactionSettings | None = None,
+        direct_reads: bool = False,
     ) -> None:
+        """``direct_reads``: clients that can may be told a snapshot's files, to read them themselves."""
         self.catalog_name = catalog_name
+        self.direct_reads = direct_reads
         self.pointers = pointers
         self.files = files
         self.spark = spark

@@ -80,6 +80,7 @@ class Lakehouse:
             ledger=self._ledger,
             warehouse=Warehouse(settings.warehouse_path),
             settings=transactions,
+            direct_reads=settings.direct_reads,
         )
         recover(files, self.engine.pointers, self._staging, ledger=self._ledger, warehouse=self.engine.warehouse)
         self.catalog = LakehouseCatalog(self.engine, warehouse=settings.warehouse_path, default_schema=default_schema)

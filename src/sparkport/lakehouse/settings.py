@@ -37,7 +37,8 @@ class LakehouseSettings:
 
     A Spark that was started here and has given no answer for ``silence_seconds`` is started again; 0 never does that.
     ``properties`` whose names begin with ``spark.`` are Spark's; all others are the Iceberg catalog's, such as
-    ``s3.endpoint``. Secrets may be among them, so they are not shown.
+    ``s3.endpoint``. Secrets may be among them, so they are not shown. ``direct_reads``: DuckDB clients reach the
+    warehouse by the same addresses, and read files themselves.
     """
 
     warehouse: str = "warehouse"
@@ -50,6 +51,7 @@ class LakehouseSettings:
     sessions: int = 4
     silence_seconds: float = 120.0
     file_mode: FileMode = FileMode.PRIVATE
+    direct_reads: bool = False
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:

@@ -24,6 +24,7 @@ from sparkport.lakehouse.metadata import TableMetadata
 from sparkport.lakehouse.type_table import Refused, parquet_name, primitive
 
 __all__ = [
+    "HIDDEN_COLUMNS",
     "Node",
     "Shape",
     "column_sql",
@@ -37,7 +38,8 @@ __all__ = [
 
 _NAME_MAPPING = "schema.name-mapping.default"
 _FIELD_ID = b"PARQUET:field_id"
-_HIDDEN = {"file_index", "file_row_number", "filename"}
+HIDDEN_COLUMNS = frozenset({"file_index", "file_row_number", "filename"})
+"""Columns that DuckDB adds to every file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +256,7 @@ def column_sql(shape: tuple[Node, ...], field: Mapping[str, Any]) -> str | None:
     if node is None:
         return None
     same = [other for other in shape if other.name.lower() == node.name.lower()]
-    if len(same) > 1 or node.name.lower() in _HIDDEN:
+    if len(same) > 1 or node.name.lower() in HIDDEN_COLUMNS:
         raise Unsupported(
             f"column '{field['name']}': its file has a column '{node.name}' that DuckDB cannot tell apart"
         )

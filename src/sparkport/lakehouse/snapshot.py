@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.expressions import Expression, conjunction, conjuncts, referenced_columns
-from sparkport.catalog.scan import AsOf, AsOfUnit, Scan, ScanRequest
+from sparkport.catalog.scan import AsOf, AsOfUnit, DuckDBCall, Scan, ScanRequest
 from sparkport.catalog.table import ROW_ID, ColumnStatistics
 from sparkport.errors import InvalidArgument, NotFound, Unsupported, VersionNotFound
+from sparkport.lakehouse.client_reads import duckdb_calls
 from sparkport.lakehouse.columns import CHECKS, Columns, Json, read_columns
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.lineage import Ids, Lineage, derived, from_batch
@@ -210,6 +211,13 @@ class TableVersion:
             parts.append(f"{start}-{start + len(piece)}")
             start += len(piece)
         return parts
+
+    def duckdb_calls(self, request: ScanRequest) -> Sequence[DuckDBCall] | None:
+        """What clients may run instead of a scan; None where it reads other rows, or with a filter far more of them."""
+        if self._pushable(request.filter) is not None:
+            return None
+        names = [name for name in self.columns.declared.names if request.selects(name)]
+        return duckdb_calls(self.loader.files, self.metadata, self.columns, files=self._plan.files, names=names)
 
     @property
     def needs_spark(self) -> bool:

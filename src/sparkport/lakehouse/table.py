@@ -20,9 +20,9 @@ from sparkport.catalog.ddl import (
     SetNotNull,
 )
 from sparkport.catalog.defaults import require_default
-from sparkport.catalog.scan import AsOf, Scan, ScanRequest
+from sparkport.catalog.scan import AsOf, DuckDBCall, Scan, ScanRequest
 from sparkport.catalog.statement import Change, ChangeableTable, Statement, StatementRequest
-from sparkport.catalog.table import ColumnStatistics, StatisticsTable, VersionedTable, row_id_field
+from sparkport.catalog.table import ColumnStatistics, DirectTable, StatisticsTable, VersionedTable, row_id_field
 from sparkport.errors import Conflict, ConstraintViolation, FailedPrecondition, InvalidArgument, NotFound, TableNotFound
 from sparkport.lakehouse.edits import evolve_schema, set_properties
 from sparkport.lakehouse.engine import LakeEngine
@@ -40,7 +40,7 @@ _METADATA_NAME = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]{0,199}\.metadata\.json(
 _FILES = re.compile(rb"(\d{1,9}-\d{1,9})?")
 
 
-class LakeTable(ChangeableTable, StatisticsTable, VersionedTable, AlterableTable):
+class LakeTable(ChangeableTable, DirectTable, StatisticsTable, VersionedTable, AlterableTable):
     def __init__(self, version: TableVersion, engine: LakeEngine) -> None:
         self._version = version
         self._engine = engine
@@ -66,6 +66,15 @@ class LakeTable(ChangeableTable, StatisticsTable, VersionedTable, AlterableTable
         version = self._version if request.at is None else self._at(request.at)
         name = _name(version)
         return [request.with_part(name + b"\n" + part.encode()) for part in version.parts(request)]
+
+    def duckdb_calls(self, ctx: CallContext, request: ScanRequest) -> Sequence[DuckDBCall] | None:
+        if not self._engine.direct_reads:
+            return None
+        if request.at is not None:
+            return self._at(request.at).duckdb_calls(request)
+        if self._engine.hides_statistics(ctx, self._version.name):
+            return None  # the files are not all that the transaction sees, or its reading has to be noted
+        return self._version.duckdb_calls(request)
 
     def schema_of(self, ctx: CallContext, request: ScanRequest) -> pa.Schema:
         return _with_row_id(self._version_of(ctx, request))
