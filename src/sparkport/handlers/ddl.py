@@ -52,6 +52,7 @@ from sparkport.errors import (
     Unavailable,
     Unsupported,
 )
+from sparkport.handlers.agents import is_duckdb
 from sparkport.handlers.directory import HIDDEN_SCHEMA, Directory, warn_of_hidden_schema
 from sparkport.protocol.contents import flight_info, plain_schema, schema_contents, table_schema
 from sparkport.protocol.maps import MapReader, pack
@@ -60,7 +61,6 @@ from sparkport.transactions.functions import TX_SCHEMA
 
 __all__ = ["ALTERATIONS", "Ddl"]
 
-_DUCKDB = "airport/"
 _CAST = re.compile(r'CAST\((?:(?P<plain>\w+)|"(?P<quoted>(?:[^"]|"")+)") AS (?P<type>.+)\)', re.IGNORECASE)
 _REPEAT_SECONDS = 60.0
 _REMEMBERED = 10_000
@@ -88,10 +88,6 @@ def _change_type(ctx: CallContext, body: MapReader) -> ChangeType:
     return ChangeType(column.name, column.type)
 
 
-def _is_duckdb(ctx: CallContext) -> bool:
-    return ctx.headers.get("airport-user-agent", "").startswith(_DUCKDB)
-
-
 def _is_closed(text: str) -> bool:
     """Whether parentheses are closed by what they were opened by, so that all of the text is a type's name."""
     depth = 0
@@ -104,7 +100,7 @@ def _is_closed(text: str) -> bool:
 
 def _add_field(ctx: CallContext, body: MapReader) -> AddField:
     path, field = body.texts("column_path"), _one_field(body)
-    if _is_duckdb(ctx) and path and field.name == path[0]:
+    if is_duckdb(ctx) and path and field.name == path[0]:
         raise Unsupported(
             f"DuckDB's client does not send the name of a field that is added to '{'.'.join(path)}': "
             "add it with the Python client"
@@ -144,7 +140,7 @@ class Ddl:
         catalog = self._catalog(ctx, body.text("catalog_name"))
         name = body.text("schema")
         _require_new_schema_name(name)
-        if name.casefold() == HIDDEN_SCHEMA and _is_duckdb(ctx):
+        if name.casefold() == HIDDEN_SCHEMA and is_duckdb(ctx):
             raise InvalidArgument(f"DuckDB's client cannot see a schema named '{name}': choose another name")
         self._require(ctx, Operation.CREATE, Resource(catalog.name, name))
         comment, tags = body.optional_text("comment"), body.text_map("tags")

@@ -14,6 +14,7 @@ from sparkport.catalog.functions import Arguments, TableFunction
 from sparkport.catalog.scan import DuckDBCall, Scan, Scannable, ScanRequest, as_scan
 from sparkport.catalog.table import DirectTable, Table, find_row_id_column
 from sparkport.errors import InternalError, InvalidArgument
+from sparkport.handlers.agents import is_duckdb
 from sparkport.handlers.closing import closed_with
 from sparkport.handlers.directory import Directory
 from sparkport.handlers.discovery import readable_schema
@@ -29,9 +30,6 @@ __all__ = ["Reads"]
 
 _ROW_ID_COLUMN = 2**64 - 1
 """How DuckDB asks for the row id, and for no column at all when it only counts."""
-
-_DUCKDB_AGENT = "airport/"
-"""How DuckDB's extension begins its name. Other clients cannot run functions of DuckDB's."""
 
 
 class Reads:
@@ -131,8 +129,8 @@ def _wants_row_id(schema: pa.Schema, column_ids: Sequence[int]) -> bool:
 
 
 def _duckdb_calls(ctx: CallContext, table: Table, request: ScanRequest) -> Sequence[DuckDBCall] | None:
-    agent = ctx.headers.get("airport-user-agent") or ""
-    if not isinstance(table, DirectTable) or not agent.startswith(_DUCKDB_AGENT):
+    """Other clients cannot run functions of DuckDB's."""
+    if not isinstance(table, DirectTable) or not is_duckdb(ctx):
         return None
     return table.duckdb_calls(ctx, request)
 
