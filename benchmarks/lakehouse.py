@@ -32,9 +32,9 @@ from sparkport.lakehouse.databases import open_database
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.metadata import load
 from sparkport.lakehouse.plan import plan
-from sparkport.lakehouse.pointers import SqlPointers
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.spark import SparkServer
+from sparkport.lakehouse.sql_pointers import SqlPointers
 from sparkport.protocol.filter_writer import dump_filters
 from sparkport.protocol.flight import FlightEndpoint
 from sparkport.protocol.maps import pack, unpack

@@ -23,8 +23,8 @@ from sparkport.lakehouse.maintenance_plan import MaintenanceSettings
 from sparkport.lakehouse.metadata_files import write_metadata
 from sparkport.lakehouse.open import Lakehouse
 from sparkport.lakehouse.places import Warehouse, new_folder
-from sparkport.lakehouse.pointers import SqlPointers
 from sparkport.lakehouse.settings import LakehouseSettings
+from sparkport.lakehouse.sql_pointers import SqlPointers
 
 COLUMNS = pa.schema([("id", pa.int64())])
 FIELDS = [{"id": 1, "name": "id", "type": "long", "required": False}]

@@ -28,7 +28,7 @@ from sparkport.catalog.scan import ScanRequest, as_scan
 from sparkport.catalog.statement import ChangeableTable
 from sparkport.errors import TransactionNotActive
 from sparkport.lakehouse.open import Lakehouse
-from sparkport.lakehouse.pointers import SqlPointers
+from sparkport.lakehouse.sql_pointers import SqlPointers
 from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
 from sparkport.transactions.manager import TransactionSettings

@@ -11,7 +11,7 @@ from tests.support.lakehouse import Lake, lakehouse
 
 from sparkport.lakehouse.database import Database
 from sparkport.lakehouse.databases import open_database
-from sparkport.lakehouse.pointers import SqlPointers
+from sparkport.lakehouse.sql_pointers import SqlPointers
 
 
 @pytest.fixture(scope="module")

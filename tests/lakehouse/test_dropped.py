@@ -24,9 +24,10 @@ from sparkport.lakehouse.maintenance_plan import MaintenanceSettings
 from sparkport.lakehouse.metadata import load
 from sparkport.lakehouse.metadata_files import write_metadata
 from sparkport.lakehouse.open import Lakehouse
-from sparkport.lakehouse.pointers import Edit, SqlPointers, TableName
+from sparkport.lakehouse.pointers import Edit, TableName
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.spark import SparkServer
+from sparkport.lakehouse.sql_pointers import SqlPointers
 
 pytest_plugins = ["tests.support.services"]
 

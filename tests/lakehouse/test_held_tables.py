@@ -16,7 +16,8 @@ from sparkport.lakehouse.database import Database
 from sparkport.lakehouse.edits import new_table
 from sparkport.lakehouse.faults import on_fault
 from sparkport.lakehouse.ledger import Ledger
-from sparkport.lakehouse.pointers import Edit, Move, Moved, SqlPointers, TableName
+from sparkport.lakehouse.pointers import Edit, Move, Moved, TableName
+from sparkport.lakehouse.sql_pointers import SqlPointers
 
 pytest_plugins = ["tests.support.services"]
 

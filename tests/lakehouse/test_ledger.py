@@ -18,7 +18,8 @@ from sparkport.lakehouse.database import Database
 from sparkport.lakehouse.databases import open_database
 from sparkport.lakehouse.faults import on_fault
 from sparkport.lakehouse.ledger import Ledger, Recorded
-from sparkport.lakehouse.pointers import Move, SqlPointers, TableName
+from sparkport.lakehouse.pointers import Move, TableName
+from sparkport.lakehouse.sql_pointers import SqlPointers
 
 pytest_plugins = ["tests.support.services"]
 

@@ -30,8 +30,9 @@ from sparkport.errors import (
 from sparkport.lakehouse.database import Database, SqliteDatabase
 from sparkport.lakehouse.databases import open_database
 from sparkport.lakehouse.edits import new_table
-from sparkport.lakehouse.pointers import Move, Moved, SqlPointers, TableName
+from sparkport.lakehouse.pointers import Move, Moved, TableName
 from sparkport.lakehouse.postgres import PostgresDatabase
+from sparkport.lakehouse.sql_pointers import SqlPointers
 
 pytest_plugins = ["tests.support.services"]
 

@@ -18,9 +18,10 @@ from sparkport.handlers.ddl import Ddl
 from sparkport.handlers.directory import Directory
 from sparkport.lakehouse.faults import on_fault
 from sparkport.lakehouse.open import Lakehouse
-from sparkport.lakehouse.pointers import Move, SqlPointers
+from sparkport.lakehouse.pointers import Move
 from sparkport.lakehouse.postgres import PostgresDatabase
 from sparkport.lakehouse.settings import LakehouseSettings
+from sparkport.lakehouse.sql_pointers import SqlPointers
 from sparkport.protocol.maps import MapReader, pack
 
 pytest_plugins = ["tests.support.services"]

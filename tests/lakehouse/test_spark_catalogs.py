@@ -16,11 +16,12 @@ from tests.support.postgres import PostgresCluster
 from sparkport.errors import AlreadyExists
 from sparkport.lakehouse.databases import open_database
 from sparkport.lakehouse.edits import move_main, new_table
-from sparkport.lakehouse.pointers import Edit, Moved, Pointers, SqlPointers, TableName
+from sparkport.lakehouse.pointers import Edit, Moved, Pointers, TableName
 from sparkport.lakehouse.rest import RestPointers
 from sparkport.lakehouse.rest_client import RestClient
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.spark import SparkServer
+from sparkport.lakehouse.sql_pointers import SqlPointers
 
 pytest_plugins = ["tests.support.services"]
 pytestmark = pytest.mark.timeout(300)  # the first start of all downloads jars

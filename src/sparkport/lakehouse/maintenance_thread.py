@@ -15,7 +15,8 @@ from sparkport.errors import SparkportError
 from sparkport.lakehouse.dropped import DroppedFolders
 from sparkport.lakehouse.maintenance import STEPS, Maintenance
 from sparkport.lakehouse.metadata import load
-from sparkport.lakehouse.pointers import SqlPointers, TableName
+from sparkport.lakehouse.pointers import TableName
+from sparkport.lakehouse.sql_pointers import SqlPointers
 
 __all__ = ["MaintenanceThread"]
 

@@ -22,7 +22,7 @@ from sparkport.lakehouse.maintenance_plan import MaintenanceSettings
 from sparkport.lakehouse.maintenance_thread import MaintenanceThread
 from sparkport.lakehouse.modes import FileMode
 from sparkport.lakehouse.places import Warehouse
-from sparkport.lakehouse.pointers import Pointers, SqlPointers, TableName
+from sparkport.lakehouse.pointers import Pointers, TableName
 from sparkport.lakehouse.read import Reader
 from sparkport.lakehouse.recovery import JournalledFiles, recover
 from sparkport.lakehouse.rest import RestPointers
@@ -30,6 +30,7 @@ from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.snapshot import VersionLoader
 from sparkport.lakehouse.spark import SparkServer, SparkState
 from sparkport.lakehouse.spill import Spill
+from sparkport.lakehouse.sql_pointers import SqlPointers
 from sparkport.lakehouse.staging import Staging
 from sparkport.lakehouse.warmup import warm_up
 from sparkport.transactions.manager import TransactionSettings
