@@ -93,7 +93,23 @@ CREATE TABLE plain (id INTEGER, state VARCHAR DEFAULT 'new');
 INSERT INTO plain (id) VALUES (1) RETURNING *;
 -- id | state
 -- 1 | NULL
+ALTER TABLE plain ADD COLUMN more INTEGER DEFAULT 5;
+SELECT * FROM plain;
+-- id | state | more
+-- 1 | NULL | NULL
+ALTER TABLE plain ALTER COLUMN more SET DEFAULT 5;
+UPDATE plain SET more = 5 WHERE more IS NULL RETURNING id, more;
+-- id | more
+-- 1 | 5
+INSERT INTO plain (id) VALUES (2) RETURNING *;
+-- id | state | more
+-- 2 | NULL | 5
 DROP TABLE plain;
+CREATE TABLE computed (a INTEGER, b INTEGER GENERATED ALWAYS AS (a + 1));
+INSERT INTO computed (a) VALUES (1) RETURNING *;
+-- a | b
+-- 1 | NULL
+DROP TABLE computed;
 
 -- CHECK.
 

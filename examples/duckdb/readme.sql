@@ -1,6 +1,7 @@
 -- The first session of README.md. Before it: LOAD airport; ATTACH 'lake' (TYPE airport, LOCATION 'grpc://127.0.0.1:50051');
 
 SET disabled_optimizers = 'common_subplan';
+SET arrow_lossless_conversion = true;
 CREATE TABLE lake.public.users (id BIGINT NOT NULL, name VARCHAR, CHECK (id > 0));
 INSERT INTO lake.public.users VALUES (1, 'Ada'), (2, 'Grace') RETURNING id;
 -- id
@@ -13,7 +14,7 @@ SELECT * FROM lake.public.users ORDER BY id;
 -- 2 | Grace
 
 -- only with a server: versions
-SELECT * FROM lake.public.users AT (VERSION => 1) ORDER BY id;
+SELECT * FROM lake.public.users AT (VERSION => 1);
 -- id | name
 -- 1 | Ada
 -- 2 | Grace
@@ -22,9 +23,9 @@ SELECT * FROM lake.public.users AT (VERSION => 1) ORDER BY id;
 
 -- only with a server: the functions of tx
 BEGIN;
-SELECT length(lake.tx.begin()) AS length;
--- length
--- 36
+SELECT lake.tx.begin();
+-- lake.tx."begin"()
+-- …
 INSERT INTO lake.public.users VALUES (3, 'Edsger');
 UPDATE lake.public.users SET name = 'Ada' WHERE id = 1;
 SELECT lake.tx.commit();

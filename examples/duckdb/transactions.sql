@@ -117,6 +117,27 @@ SELECT lake.tx.begin();
 -- IO Error: Airport @ grpc://127.0.0.1:50051/lake/tx/scalar_function/begin: FlightReader::Next gRPC returned precondition failed error, with message: transaction '…' has written already: it cannot be deferred.
 ROLLBACK;
 
+-- An upsert: the client sends neither MERGE INTO nor ON CONFLICT.
+
+CREATE TEMP TABLE arrivals AS SELECT * FROM (VALUES (2, 'Grace', 500.00), (3, 'Edsger', 7.00)) t(id, owner, balance);
+
+-- only with a server: the functions of tx
+BEGIN;
+SELECT lake.tx.begin() <> '' AS begun;
+-- begun
+-- true
+UPDATE lake.bank.accounts SET balance = a.balance FROM arrivals a WHERE accounts.id = a.id;
+INSERT INTO lake.bank.accounts SELECT * FROM arrivals a WHERE NOT EXISTS (FROM lake.bank.accounts s WHERE s.id = a.id);
+SELECT lake.tx.commit();
+-- lake.tx."commit"()
+-- committed
+COMMIT;
+SELECT * FROM lake.bank.accounts ORDER BY id;
+-- id | owner | balance
+-- 1 | Ada | 70.00
+-- 2 | Grace | 500.00
+-- 3 | Edsger | 7.00
+
 -- What is open at the moment, and how a transaction stands.
 
 -- only with a server: the functions of tx

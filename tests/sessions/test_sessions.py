@@ -11,7 +11,7 @@ import duckdb
 import pytest
 from tests.support.sql_sessions import Statement, matches, read_session, sessions
 
-RUN, LEFT_OUT = 433, 132
+RUN, LEFT_OUT = 435, 147
 
 _NO_ROWS = (["Success"], ["Count"])
 
@@ -52,6 +52,18 @@ def test_a_session_answers_as_its_file_says(path: Path) -> None:
         for statement in read_session(path).statements:
             if not statement.server_only:
                 check(connection, statement)
+
+
+def test_the_session_of_the_readme_has_all_that_the_readme_tells_to_type() -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    typed = [
+        line.partition("--")[0] for block in text.split("```sql\n")[1:] for line in block.split("```")[0].splitlines()
+    ]
+    wanted = {part.strip() for line in typed for part in line.split(";") if part.strip()}
+    setup = {part for part in wanted if part.startswith(("INSTALL", "LOAD", "ATTACH"))}
+    session = read_session(next(path for path in sessions() if path.stem == "readme"))
+    assert len(setup) == 3
+    assert wanted - setup <= {statement.sql.removesuffix(";") for statement in session.statements}
 
 
 def test_most_statements_are_run_here() -> None:
