@@ -75,3 +75,35 @@ def test_every_error_in_a_session_is_of_duckdbs_kinds() -> None:
     kinds = {statement.error for path in sessions() for statement in read_session(path).statements}
     assert not {kind for kind in kinds if kind in ("INTERNAL Error", "FATAL Error")}
     assert {"Constraint Error", "Catalog Error", "Binder Error", "IO Error"} <= kinds
+
+
+# The files themselves
+
+
+@pytest.mark.parametrize("path", sessions(), ids=lambda path: path.stem)
+def test_a_session_recorded_with_its_own_answers_is_the_same_file(path: Path) -> None:
+    session = read_session(path)
+    answers = [statement.expected for statement in session.statements]
+    assert session.recorded(answers) == path.read_text(encoding="utf-8")
+
+
+def test_comments_right_beneath_a_statement_are_its_answer_and_others_are_not(tmp_path: Path) -> None:
+    path = tmp_path / "s.sql"
+    path.write_text(
+        "-- For people.\nSELECT 1\n  AS a;\n-- a\n-- 1\n\n"
+        "-- only with a server: why\nSELECT b;\n-- Binder Error: …\n\nSELECT 2;\n"
+    )
+    first, second, third = read_session(path).statements
+    assert (first.sql, first.line, first.expected, first.error) == ("SELECT 1\n  AS a;", 2, ("a", "1"), None)
+    assert (second.server_only, second.error) == (True, "Binder Error")
+    assert (third.server_only, third.expected) == (False, ())
+    assert matches(second.expected, ["Binder Error: nothing known"])
+    assert not matches(second.expected, ["Catalog Error: nothing known"])
+    assert not matches(first.expected, ["a", "1", "2"])
+
+
+def test_a_statement_without_an_end_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "s.sql"
+    path.write_text("SELECT 1\n")
+    with pytest.raises(ValueError, match="the last statement has no end: SELECT 1"):
+        read_session(path)
