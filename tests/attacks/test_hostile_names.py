@@ -39,7 +39,7 @@ REFUSED = {
     "an isolate": "x\u2066y",
     "too long": "x" * 256,
     "too long in bytes": "ä" * 128,
-    "10 MB": "x" * 10_000_000,
+    "1 MB": "x" * 1_000_000,
     "nothing": "",
     "blanks": " \u2003 ",
     "this folder": ".",

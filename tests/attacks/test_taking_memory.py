@@ -220,8 +220,8 @@ def test_large_messages_in_many_calls_at_once_share_the_room(fresh: Victim) -> N
     assert fresh.peak < GIGABYTE
 
 
-def test_messages_that_stop_in_the_middle_are_given_up_when_memory_is_short(fresh: Victim) -> None:
-    """No call of gRPC tells how much of a message is there already."""
+def test_of_messages_that_stop_in_the_middle_only_a_few_are_taken_in(fresh: Victim) -> None:
+    """No call of gRPC tells how much of a message is there already: so they are read in turn."""
     size = 30_000_000
     with HandMade(fresh.port) as hand:
         streams = [hand.headers("DoAction", ("authorization", "Bearer alice")) for _ in range(100)]
@@ -242,7 +242,7 @@ def test_messages_that_stop_in_the_middle_are_given_up_when_memory_is_short(fres
                 hand.listen(0.02)
         others_are_answered(fresh)
         assert fresh.peak < GIGABYTE
-        assert hand.ended
+        assert sum(left.values()) > 80 * size
 
 
 def test_readers_that_do_not_read_are_ended_when_memory_is_short(fresh: Victim) -> None:

@@ -61,10 +61,11 @@ class Requests:
 
     def only(self) -> bytes:
         """The one message of a call that has one."""
-        message = next(self, None)
-        if message is None:
-            raise InvalidArgument("the call came without its message")
-        self._call.hold(2 * len(message))  # its parts are copies, and so are theirs
+        with self._call.reading():
+            message = next(self, None)
+            if message is None:
+                raise InvalidArgument("the call came without its message")
+            self._call.hold(2 * len(message))  # its parts are copies, and so are theirs
         return message
 
 

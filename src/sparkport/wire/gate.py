@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
 from sparkport.auth.identity import ANONYMOUS, Identity
@@ -22,7 +22,7 @@ from sparkport.auth.model import Authenticator, Peer
 from sparkport.auth.secret import Secret
 from sparkport.errors import ResourceExhausted
 from sparkport.wire.limits import Limits
-from sparkport.wire.memory import Memory, measure, trim
+from sparkport.wire.memory import Memory, measure, return_large_blocks, trim
 
 __all__ = ["AUTHENTICATING_CALLS", "Call", "FIRST_MESSAGE", "Gate", "MESSAGE", "READER", "RESERVED_CALLS"]
 
@@ -36,6 +36,7 @@ AUTHENTICATING_CALLS: Final = 64
 NOTHING, FIRST_MESSAGE, MESSAGE, READER = range(4)
 """What a call can wait for: nothing of its client's, a message of it, or that it reads."""
 
+_BODIES_AT_ONCE: Final = 4  # of the calls of a subject that have one message, those that are being read
 _KEPT_WAITING: Final = 4  # calls that a subject keeps while memory is short
 _STALLED_READER_SECONDS: Final = 5.0  # who is slow reads something in this time
 _TICK_SECONDS: Final = 0.05  # a machine's own clients send a gigabyte in a second
@@ -74,6 +75,9 @@ class Call:
         self._gate.take(self.subject, size)
         self._keep += size
 
+    def reading(self) -> AbstractContextManager[None]:
+        return self._gate.reading(self.subject)
+
     def release(self) -> None:
         if self._transient:
             self._gate.give_back(self.subject, self._transient)
@@ -104,6 +108,8 @@ class Gate:
         self._running: Counter[str] = Counter()
         self._total = 0
         self._held: Counter[str] = Counter()
+        self._reading: Counter[str] = Counter()
+        self._turns = threading.Condition(self._lock)
         self._calls: set[Call] = set()
         self._stopped = threading.Event()
         self._at_rest = Memory(0, 0)
@@ -166,6 +172,21 @@ class Gate:
 
     # Bytes
 
+    @contextmanager
+    def reading(self, subject: str) -> Iterator[None]:
+        """A call's turn to have its one message read: of many large ones only a few are on their way at once."""
+        limit = _BODIES_AT_ONCE if self._authenticator is not None else RESERVED_CALLS
+        with self._turns:
+            if not self._turns.wait_for(lambda: self._reading[subject] < limit, self.limits.first_message_seconds):
+                raise ResourceExhausted(f"{limit} messages of '{subject}' are on their way already: try again later")
+            self._reading[subject] += 1
+        try:
+            yield
+        finally:
+            with self._turns:
+                _subtract(self._reading, subject, 1)
+                self._turns.notify_all()
+
     def take(self, subject: str, size: int) -> None:
         limits = self.limits
         with self._lock:
@@ -185,6 +206,7 @@ class Gate:
     # Looking after those who wait
 
     def start(self) -> None:
+        return_large_blocks()
         self._at_rest = self._memory()
         threading.Thread(target=self._watch, name="sparkport-gate", daemon=True).start()
 

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = ["Memory", "measure", "trim"]
+__all__ = ["Memory", "measure", "return_large_blocks", "trim"]
 
+_MMAP_THRESHOLD: Final = -3
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -54,6 +55,13 @@ def measure() -> Memory:
         return Memory(whole, whole)
     found = _read_heap()
     return Memory(found.uordblks + found.hblkhd, whole)
+
+
+def return_large_blocks() -> None:
+    """Let glibc give large blocks back when they are freed. By itself it begins to keep them after the first of them,
+    for up to 32 MB each, and a process that has read many messages looks as if it still held them."""
+    if _read_heap is not None:
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 1 << 20)
 
 
 def trim() -> None:

@@ -83,10 +83,16 @@ class GrpcServer:
         return self._stopped.wait(timeout)
 
 
+_LOOKAHEAD_BYTES = 1 << 20
+
+
 def _options(limits: Limits) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", limits.max_message_bytes),
         ("grpc.max_send_message_length", -1),
+        # How much comes in before it is asked for: by itself gRPC lets a quick client send megabytes in every call.
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", _LOOKAHEAD_BYTES),
         ("grpc.server_handshake_timeout_ms", _HANDSHAKE_SECONDS * 1000),
         # Two servers on one port would share its clients without a word.
         ("grpc.so_reuseport", 0),
