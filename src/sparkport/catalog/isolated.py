@@ -193,7 +193,7 @@ class _Process:
             raise EOFError
         remaining = call.remaining()
         wait = seconds if remaining is None else min(seconds, remaining)
-        if not select.select([pipe], [], [], wait)[0]:
+        if not _is_readable(pipe.fileno(), wait):
             call.check()
             raise ResourceExhausted(f"an expression was computed for {seconds:g} seconds without an end")
         header, payload = isolated_worker.HEAD.unpack(_exactly(pipe.read(isolated_worker.HEAD.size), 12))
@@ -202,6 +202,13 @@ class _Process:
         answer = json.loads(_exactly(pipe.read(header), header))
         data = _exactly(pipe.read(payload), payload)
         return answer, pa.ipc.open_stream(data).read_all() if data else None
+
+
+def _is_readable(descriptor: int, seconds: float) -> bool:
+    """Unlike ``select`` it takes descriptors of any number."""
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLIN)
+    return bool(waiting.poll(max(0.0, seconds) * 1000))
 
 
 def _exactly(data: bytes, size: int) -> bytes:

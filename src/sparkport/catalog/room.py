@@ -19,6 +19,8 @@ __all__ = ["MAX_EXPANDED_BYTES", "expanded_bytes", "expands", "has_views", "null
 
 MAX_EXPANDED_BYTES: Final = 256 * 1024 * 1024
 
+_NULL_BYTES: Final = 16  # of what a null of no type is made into, whatever that is
+
 _VIEWS = (types.is_string_view, types.is_binary_view)
 _LIST_VIEWS = (types.is_list_view, types.is_large_list_view)
 _LISTS = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_map)
@@ -49,7 +51,7 @@ def expands(kind: Any) -> bool:
     """Whether a value of the type may take less than it stands for."""
     if isinstance(kind, pa.BaseExtensionType):
         return expands(kind.storage_type)
-    if types.is_dictionary(kind) or any(check(kind) for check in (*_VIEWS, *_LIST_VIEWS)):
+    if types.is_dictionary(kind) or types.is_null(kind) or any(check(kind) for check in (*_VIEWS, *_LIST_VIEWS)):
         return True
     return any(expands(kind.field(index).type) for index in range(kind.num_fields))
 
@@ -84,6 +86,8 @@ def expanded_bytes(column: Any) -> int:
     kind = column.type
     if isinstance(kind, pa.BaseExtensionType):
         return expanded_bytes(column.storage)
+    if types.is_null(kind):
+        return len(column) * _NULL_BYTES
     if types.is_dictionary(kind):
         return _dictionary_bytes(column)
     if any(check(kind) for check in _VIEWS):

@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
+from sparkport.catalog.room import require_room, view_bytes
 from sparkport.catalog.scan import AsOf, AsOfUnit
 from sparkport.errors import InvalidArgument, ResourceExhausted
 from sparkport.protocol.flight import FlightDescriptor, check_names
@@ -162,7 +163,9 @@ def decode_arguments(data: bytes | None) -> pa.RecordBatch | None:
         with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
             check_names(reader.schema)
             table = reader.read_all()
-        table.validate(full=True)
+        if table.num_rows == 1:
+            require_room(sum(view_bytes(chunk) for column in table.columns for chunk in column.chunks))
+            table.validate(full=True)
     except ResourceExhausted:
         raise
     except Exception as exc:  # whatever pyarrow raises over these bytes, the bytes are at fault
