@@ -171,6 +171,24 @@ def test_tables_are_renamed_and_dropped_and_schemas_too(lake: Lake) -> None:
     assert lake.schema not in lake.pointers.cut().schemas
 
 
+def test_a_table_whose_replacement_fails_is_still_there(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = lake.table("t")
+    before = lake.load(table)
+
+    def fail(*_: object) -> None:
+        raise Unavailable("the catalog is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lake.pointers, "create", fail)
+        with pytest.raises(Unavailable):
+            lake.pointers.replace(table, "elsewhere")
+    assert lake.load(table) == before
+    new = lake.load(lake.table("other"))[0]
+    assert lake.pointers.replace(table, new) == before[0]
+    assert lake.load(table)[0] == new
+    assert [name for schema, name in lake.pointers.cut().tables if schema == lake.schema] == ["other", "t"]
+
+
 def test_field_ids_survive_whichever_way_a_table_is_created(lake: Lake) -> None:
     """They are what notes about columns hang on, and a plain create request gives out new ones."""
     registered, told = lake.table("t"), (lake.schema, "u")

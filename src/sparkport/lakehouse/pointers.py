@@ -125,6 +125,9 @@ class Pointers(ABC):
         ``Moved``. So must ``transactions`` be active, else TransactionNotActive; they become committed.
         """
 
+    has_fence = True
+    """Whether ``fence`` makes sure of it. Without one nothing that a dead server has written can be judged."""
+
     @abstractmethod
     def fence(self, server: str) -> None:
         """From now on nothing is committed that a server, which is dead, may have sent before it died.

@@ -117,7 +117,7 @@ class PostgresDatabase(Database):
                     return None
                 connection = self._idle.pop()
             # Nobody has asked it anything: if there is something to read it is the end.
-            if not connection.closed and not select.select([connection.fileno()], [], [], 0)[0]:
+            if not connection.closed and not _is_readable(connection.fileno()):
                 return connection
             connection.close()
 
@@ -135,6 +135,13 @@ class PostgresDatabase(Database):
                 self._idle.append(connection)
                 return
         connection.close()
+
+
+def _is_readable(descriptor: int) -> bool:
+    """Unlike ``select`` it takes descriptors of any number."""
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLIN)
+    return bool(waiting.poll(0))
 
 
 def _connection_parameters(psycopg: Any, uri: str, patience: float) -> dict[str, Any]:

@@ -64,7 +64,11 @@ def recover(files: FileSystem, pointers: Pointers, staging: Staging, *, ledger: 
             if folder is None or not is_metadata_file(noted.location) or warehouse.inside(noted.location) is None:
                 continue
             _remove_halves(files, noted.location, lists[folder])
-            if not noted.published and _is_unused(files, noted.location, users.get(folder, ()), lists[folder]):
+            if (
+                pointers.has_fence
+                and not noted.published
+                and _is_unused(files, noted.location, users.get(folder, ()), lists[folder])
+            ):
                 with contextlib.suppress(SparkportError):
                     logger.info("removing metadata that nobody points to: %s", noted.location)
                     files.delete(noted.location)

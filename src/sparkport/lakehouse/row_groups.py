@@ -114,7 +114,9 @@ class Footer:
 
 
 _footers: BoundedCache[tuple[str, int], Footer] = BoundedCache(_CACHED_CHUNKS, weigh=lambda found: found.chunks)
-_indexes: BoundedCache[tuple[str, int | None, frozenset[int]], FileIndex] = BoundedCache(_CACHED_CHUNKS, weigh=len)
+_indexes: BoundedCache[tuple[str, int | None, frozenset[int]], FileIndex] = BoundedCache(
+    _CACHED_CHUNKS, weigh=lambda index: sum(len(group.value_counts) + 1 for group in index.files)
+)
 
 
 def footer_of(file: DataFile) -> Footer | None:

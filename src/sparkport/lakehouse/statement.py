@@ -31,6 +31,7 @@ from sparkport.lakehouse.lineage import NO_IDS, Ids, Lineage, changed_since, pos
 from sparkport.lakehouse.merge_sql import DELETED_COUNT, MERGED_ID, UPDATED_COUNT, merge_sql, merged_column
 from sparkport.lakehouse.snapshot import TableVersion
 from sparkport.lakehouse.spark_sql import quoted
+from sparkport.lakehouse.staged import rows_and_columns
 from sparkport.lakehouse.staging import StagedRows
 from sparkport.lakehouse.storage import conformed_batch, to_stored
 from sparkport.lakehouse.types import spark_type, stored_columns, stored_type
@@ -111,7 +112,8 @@ class LakeStatement(Statement):
         arrays = [] if rows is None else self._columns.stored(rows)
         if row_ids is not None:
             if self._change is None:
-                self._ids.append(row_ids.to_numpy(zero_copy_only=False))
+                # A copy: a view would keep the whole message, its other columns too, until the end.
+                self._ids.append(np.array(row_ids, np.int64))
             arrays = [row_ids, pa.array(np.arange(self._pushed, self._pushed + len(row_ids))), *arrays]
             self._pushed += len(row_ids)
         self._staged.append(pa.RecordBatch.from_arrays(arrays, schema=self._staged.schema))
@@ -269,7 +271,7 @@ class LakeStatement(Statement):
             return merge_sql(target, quoted(view), current, ids, names=names, deletes=not update)
 
         return MergeWork(
-            base_snapshot=current.snapshot_id,
+            base=rows_and_columns(current.metadata),
             staged=staged,
             source_schema=self._columns.spark_schema(with_ids=True),
             sql=sql,

@@ -58,9 +58,12 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class MergeWork:
-    """A change by row ids, decided on one snapshot: the SQL, the staged rows, and the counts that must come out."""
+    """A change by row ids: the SQL, the staged rows, and the counts that must come out.
 
-    base_snapshot: int | None
+    ``base`` is the table's rows and columns as they were when it was decided.
+    """
+
+    base: tuple[object, ...]
     staged: Path
     source_schema: str
     sql: Callable[[str], str]
@@ -229,7 +232,7 @@ class TableWriter:
         wap_id = uuid.uuid4().hex
         statements = {} if statement is None else {statement: work.count}
         before = self._stageable()
-        if before.main_snapshot_id != work.base_snapshot:
+        if rows_and_columns(before) != work.base:
             return None
         conf = _conf(wap_id, statements)
         with self._retried(before) as lost, self._spark.session(conf, timeout=remaining()) as session:
