@@ -76,6 +76,11 @@ class Authorizer(ABC):
     them, so an implementation MUST compare them without regard to case.
     """
 
+    @property
+    def generation(self) -> int:
+        """Another number whenever the answers may have changed: listings are kept by it."""
+        return 0
+
     @abstractmethod
     def allows(self, identity: Identity, operation: Operation, resource: Resource) -> bool:
         """Whether the caller may do this. MUST NOT raise for a resource that does not exist."""

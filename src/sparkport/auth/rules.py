@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -44,6 +45,9 @@ class RuleAuthorizer(Authorizer):
     def __init__(self, rules: Iterable[Rule]) -> None:
         compiled = _compiled(rules)
         self._current: Callable[[], tuple[_Compiled, ...]] = lambda: compiled
+        self._seen = compiled
+        self._generation = 0
+        self._lock = threading.Lock()
 
     @classmethod
     def from_file(cls, path: Path, *, clock: Callable[[], float] = time.monotonic) -> RuleAuthorizer:
@@ -59,6 +63,15 @@ class RuleAuthorizer(Authorizer):
         Each is a text or a list of texts; ``operations = "*"`` means all.
         """
         return cls(_rules(table))
+
+    @property
+    def generation(self) -> int:
+        current = self._current()
+        with self._lock:
+            if current is not self._seen:
+                self._seen = current
+                self._generation += 1
+            return self._generation
 
     def allows(self, identity: Identity, operation: Operation, resource: Resource) -> bool:
         parts = (_fold(resource.catalog), _fold(resource.schema), _fold(resource.name))

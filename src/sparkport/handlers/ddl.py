@@ -5,6 +5,7 @@ DuckDB repeats an action after a lost answer, so a change that finds its own wor
 
 from __future__ import annotations
 
+import hashlib
 import re
 import threading
 import time
@@ -60,6 +61,15 @@ from sparkport.protocol.targets import Kind, Target, decode_schema
 from sparkport.transactions.functions import TX_SCHEMA
 
 __all__ = ["ALTERATIONS", "Ddl"]
+
+_KEPT = (
+    Operation.READ,
+    Operation.INSERT,
+    Operation.UPDATE,
+    Operation.DELETE,
+    Operation.ALTER,
+    Operation.DROP,
+)
 
 _CAST = re.compile(r'CAST\((?:(?P<plain>\w+)|"(?P<quoted>(?:[^"]|"")+)") AS (?P<type>.+)\)', re.IGNORECASE)
 _REPEAT_SECONDS = 60.0
@@ -179,10 +189,14 @@ class Ddl:
         self._require(ctx, Operation.CREATE, Resource(catalog.name, new_name))
         if (taken := catalog.schema(ctx, new_name)) is not None:
             self._require(ctx, Operation.DROP, Resource(catalog.name, taken.name))
+        renamed = catalog.schema(ctx, name)
+        for table in () if renamed is None else renamed.tables(ctx):
+            self._require_no_gain(
+                ctx, Resource(catalog.name, name, table.name), Resource(catalog.name, new_name, table.name)
+            )
         change = self._done.change(ctx, (catalog.name, name), "rename_schema", new_name)
         try:
-            with change.tried():
-                catalog.rename_schema(ctx, name, new_name)
+            catalog.rename_schema(ctx, name, new_name)
         except SchemaNotFound:
             if not change.repeated:
                 raise
@@ -238,10 +252,12 @@ class Ddl:
         require_name(new_name, "table")
         self._require(ctx, Operation.ALTER, Resource(catalog.name, schema.name, name))
         self._require(ctx, Operation.CREATE, Resource(catalog.name, schema.name, new_name))
+        self._require_no_gain(
+            ctx, Resource(catalog.name, schema.name, name), Resource(catalog.name, schema.name, new_name)
+        )
         change = self._done.change(ctx, (catalog.name, schema.name, name), "rename_table", new_name)
         try:
-            with change.tried():
-                table: Table | None = schema.rename_table(ctx, name, new_name)
+            table: Table | None = schema.rename_table(ctx, name, new_name)
         except TableNotFound:
             table = schema.table(ctx, new_name) if change.repeated else None
             if table is None and not body.flag("ignore_not_found", default=False):
@@ -269,8 +285,7 @@ class Ddl:
             place = (found.catalog.name, found.schema.name, found.table.name)
             change = self._done.change(ctx, place, action, repr(alteration))
             try:
-                with change.tried():
-                    found.table.alter(ctx, alteration)
+                found.table.alter(ctx, alteration)
             except ConstraintViolation:
                 raise  # of rows: a change that is done already does not meet any
             except (AlreadyExists, InvalidArgument):
@@ -307,6 +322,12 @@ class Ddl:
             raise AlreadyExists(f"table '{schema.name}.{name}' already exists")
         if on_conflict is OnConflict.REPLACE:
             self._require(ctx, Operation.DROP, resource)
+
+    def _require_no_gain(self, ctx: CallContext, old: Resource, new: Resource) -> None:
+        """Under its new name the caller may do no more with a thing than under the old one."""
+        for operation in _KEPT:
+            if self._directory.authorizer.allows(ctx.identity, operation, new):
+                self._require(ctx, operation, old)
 
     def _require(self, ctx: CallContext, operation: Operation, resource: Resource) -> None:
         self._directory.authorizer.require(ctx.identity, operation, resource)
@@ -387,7 +408,7 @@ class _Done:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._last: OrderedDict[tuple[str, ...], tuple[tuple[object, ...], float]] = OrderedDict()
+        self._last: OrderedDict[tuple[str, ...], tuple[bytes, float]] = OrderedDict()
 
     def change(self, ctx: CallContext, place: tuple[str, ...], *what: object) -> _Change:
         session = ctx.session_id
@@ -395,10 +416,11 @@ class _Done:
             return _Change(False, lambda: None)
         key = (session, *(name.casefold() for name in place))
         with self._lock:
-            last, when = self._last.get(key, ((), 0.0))
-        return _Change(last == what and self._clock() - when < _REPEAT_SECONDS, lambda: self._note(key, what))
+            last, when = self._last.get(key, (b"", 0.0))
+        told = hashlib.sha256(repr(what).encode()).digest()
+        return _Change(last == told and self._clock() - when < _REPEAT_SECONDS, lambda: self._note(key, told))
 
-    def _note(self, key: tuple[str, ...], what: tuple[object, ...]) -> None:
+    def _note(self, key: tuple[str, ...], what: bytes) -> None:
         with self._lock:
             self._last[key] = (what, self._clock())
             self._last.move_to_end(key)

@@ -16,6 +16,7 @@ from sparkport.auth.model import AllowAll, Authorizer, Operation, Resource
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.functions import Function
 from sparkport.catalog.model import Catalog, Schema, find_by_name
+from sparkport.catalog.statement import Change
 from sparkport.catalog.table import Table
 from sparkport.errors import (
     AlreadyExists,
@@ -38,6 +39,13 @@ HIDDEN_SCHEMA = "main"
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Function)
+
+
+_CHANGES = {
+    Change.INSERT: Operation.INSERT,
+    Change.UPDATE: Operation.UPDATE,
+    Change.DELETE: Operation.DELETE,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +156,13 @@ class Directory:
             raise TableNotFound(schema.name, target.name)
         self._require(ctx, operation, Resource(catalog.name, schema.name, table.name))
         return Found(catalog, schema, table)
+
+    def changeable(self, ctx: CallContext, target: Target, change: Change, *, returning: bool) -> Found:
+        """The table of a row change. Whoever wants old rows back reads them, and may undo the change afterwards."""
+        found = self.table(ctx, target, _CHANGES[change])
+        if returning and change is not Change.INSERT:
+            self._require(ctx, Operation.READ, Resource(found.catalog.name, found.schema.name, found.table.name))
+        return found
 
     def function(self, ctx: CallContext, target: Target, *kinds: type[F]) -> F:
         catalog = self.catalog(ctx, target.catalog)

@@ -90,13 +90,15 @@ class Discovery:
         version = catalog.version(ctx)
         if ctx.transaction_id is not None:
             return catalog_listing(self._listing(ctx, catalog, asked), version)
-        key = (id(catalog), asked, version, ctx.identity)
+        key = (id(catalog), asked, version, ctx.identity, self._directory.authorizer.generation)
         with self._lock:
             kept = self._listings.get(key)
             if kept is not None:
                 self._listings.move_to_end(key)
                 return kept[1]
         listing = catalog_listing(self._listing(ctx, catalog, asked), version)
+        if catalog.version(ctx) != version:
+            return listing  # it may show what came in between, under a version that can come back
         with self._lock:
             # The catalog is kept with it: while it is there no other can have its id.
             self._listings[key] = (catalog, listing)

@@ -17,7 +17,7 @@ from sparkport.handlers.columns import fit_all
 from sparkport.handlers.directory import Directory, Found
 from sparkport.handlers.execution import Execution, Push, require_ability
 from sparkport.handlers.operations import Operations, StatementLog
-from sparkport.handlers.writes import OPERATIONS, statement_key
+from sparkport.handlers.writes import statement_key
 from sparkport.protocol.contents import table_schema
 from sparkport.protocol.maps import MapReader, pack
 from sparkport.protocol.streams import Upload
@@ -68,13 +68,14 @@ class Puts:
         key = statement_key(ctx, catalog, target, change)
         with self._log.once(key, catalog) as once:
             if once.done is not None:
+                self._directory.changeable(ctx, target, change, returning=returning)
                 if returning:
                     raise AlreadyExists(
                         f"statement '{ctx.statement_id}' has been committed: its rows cannot be returned again"
                     )
                 return once.done, None
             with self._operations.running(ctx, catalog):
-                found = self._directory.table(ctx, target, OPERATIONS[change])
+                found = self._directory.changeable(ctx, target, change, returning=returning)
                 require_ability(found.table, change)
                 row_ids = None if change is Change.INSERT else _row_ids(body, change)
                 columns, pushes = _pushes(found, change, row_ids, upload)

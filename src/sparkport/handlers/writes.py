@@ -11,7 +11,6 @@ from collections.abc import Callable, Generator, Iterator
 
 import pyarrow as pa
 
-from sparkport.auth.model import Operation
 from sparkport.catalog.casting import converter
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.model import Catalog
@@ -28,13 +27,7 @@ from sparkport.protocol.maps import pack
 from sparkport.protocol.streams import BatchMessage, MetadataMessage, Outgoing, SchemaMessage, Upload
 from sparkport.protocol.targets import Target
 
-__all__ = ["OPERATIONS", "Writes", "statement_key"]
-
-OPERATIONS = {
-    Change.INSERT: Operation.INSERT,
-    Change.UPDATE: Operation.UPDATE,
-    Change.DELETE: Operation.DELETE,
-}
+__all__ = ["Writes", "statement_key"]
 
 _Answer = Callable[[pa.RecordBatch], pa.RecordBatch]
 
@@ -97,7 +90,7 @@ class Writes:
         returning: bool,
         key: str | None,
     ) -> Generator[Outgoing, None, int]:
-        found = self._directory.table(ctx, target, OPERATIONS[change])
+        found = self._directory.changeable(ctx, target, change, returning=returning)
         require_ability(found.table, change)
         sent = upload.read_schema()
         execution, pushes = _planned(found, change, sent, upload, returning=returning, key=key)
@@ -111,7 +104,7 @@ class Writes:
         """A statement that was committed before: its rows are read and left alone."""
         if returning:
             raise AlreadyExists(f"statement '{ctx.statement_id}' has been committed: its rows cannot be returned again")
-        found = self._directory.table(ctx, target, OPERATIONS[change])
+        found = self._directory.changeable(ctx, target, change, returning=returning)
         yield SchemaMessage(_answer_schema(found, change, upload.read_schema()))
         for _ in upload:
             ctx.check()
