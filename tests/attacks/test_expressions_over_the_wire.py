@@ -34,7 +34,9 @@ def row(name: str) -> pa.Table:
 
 ROWS = row("aaa")
 ENDLESS = (
-    "list_sum(list_transform(range(1000000), lambda x: list_sum(list_transform(range(1000000), lambda y: x * y))))"
+    "list_sum(list_transform(range(1000), lambda a1: list_sum(list_transform(range(1000), lambda b1: "
+    "list_sum(list_transform(range(1000), lambda c1: list_sum(list_transform(range(1000), lambda d1: a1 * b1 + c1))"
+    "))))))"
 )
 ATTACKS = [
     "'a') AS value; CREATE MACRO length(x) AS 0; SELECT ('b'",

@@ -27,7 +27,9 @@ ROWS = pa.RecordBatch.from_pydict(
     {"a": pa.array([1, 2], pa.int64()), "s": ["x", "y"], "l": [[1], [2, 3]], "p": [{"q": 1}, {"q": 2}]}
 )
 ENDLESS = (
-    "list_sum(list_transform(range(1000000), lambda x: list_sum(list_transform(range(1000000), lambda y: x * y))))"
+    "list_sum(list_transform(range(1000), lambda a1: list_sum(list_transform(range(1000), lambda b1: "
+    "list_sum(list_transform(range(1000), lambda c1: list_sum(list_transform(range(1000), lambda d1: a1 * b1 + c1))"
+    "))))))"
 )
 
 TAKEN = [

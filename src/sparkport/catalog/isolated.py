@@ -45,6 +45,8 @@ _START_SECONDS = 120.0
 _PASSED_ON = ("LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH")
 """Where Python finds itself and its libraries."""
 
+_TOO_LARGE = "an expression needs more memory than it may have"
+
 
 class ExpressionRefused(Exception):
     """Why an expression is not computed, in words to follow its text."""
@@ -66,6 +68,8 @@ class Processes:
         request = {"what": what, "expressions": list(expressions), "seconds": self.seconds + 1, **more}
         with self._process(call) as process:
             answer, values = process.ask(call, request, rows, seconds=self.seconds)
+        if "exhausted" in answer:
+            raise ResourceExhausted(_TOO_LARGE)
         if "refused" in answer:
             raise ExpressionRefused(answer["refused"])
         return answer, values
@@ -159,7 +163,7 @@ class _Process:
             call.check()
             if not self._is_ready:
                 raise InternalError("the process that computes expressions does not start") from exc
-            raise ResourceExhausted("an expression needs more memory than it may have") from exc
+            raise ResourceExhausted(_TOO_LARGE) from exc
         finally:
             forget()
 

@@ -229,10 +229,12 @@ class Evaluator:
                     return {"failing": self._failing(texts, rows)}, None
         except Refused as exc:
             return {"refused": str(exc)}, None
-        except (duckdb.Error, pa.ArrowException, RecursionError, MemoryError) as exc:
+        except (duckdb.OutOfMemoryException, MemoryError):
+            return {"exhausted": True}, None
+        except (duckdb.Error, pa.ArrowException, RecursionError) as exc:
             if isinstance(exc, duckdb.InternalException | duckdb.FatalException):
                 sys.exit(1)  # the instance is ruined: the next expression finds a new process
-            return {"refused": (str(exc) or "it takes more memory than it may").splitlines()[0]}, None
+            return {"refused": str(exc).splitlines()[0] if str(exc) else type(exc).__name__}, None
 
     def _values(self, text: str, rows: int) -> pa.Table:
         query = f'SELECT ({text}\n) AS value FROM range({rows}) AS "no rows"("no column")'
