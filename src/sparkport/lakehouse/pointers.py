@@ -5,12 +5,13 @@ What every kind of catalog can do with it is here; ``sql_pointers.py`` and ``res
 
 from __future__ import annotations
 
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparkport.errors import Unsupported
+from sparkport.errors import SparkportError, TableNotFound, Unsupported
 
 __all__ = ["Cut", "Edit", "Move", "Moved", "Pointers", "TableName"]
 
@@ -101,9 +102,22 @@ class Pointers(ABC):
         """Where its metadata was."""
 
     def replace(self, table: TableName, location: str) -> str:
-        """Another table under the same name; where the metadata of the old one was."""
-        old = self.drop(table)
-        self.create(table, location)
+        """Another table under the same name; where the metadata of the old one was.
+
+        The old table steps aside until the new one is there, and comes back if that fails.
+        """
+        old = self.location(table)
+        if old is None:
+            raise TableNotFound(*table)
+        aside = (table[0], f"{table[1]}_replaced_{uuid.uuid4().hex[:8]}")
+        self.rename(table, aside)
+        try:
+            self.create(table, location)
+        except SparkportError:
+            if self.location(table) != location:
+                self.rename(aside, table)
+                raise
+        self.drop(aside)
         return old
 
     @abstractmethod

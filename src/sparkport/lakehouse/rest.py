@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -126,22 +125,6 @@ class RestPointers(Pointers):
 
     def fence(self, server: str) -> None:
         """Such a catalog has none: a request of a dead server may be carried out at any time."""
-
-    def replace(self, table: TableName, location: str) -> str:
-        """The old table steps aside until the new one is there, and comes back if that fails."""
-        old = self.location(table)
-        if old is None:
-            raise TableNotFound(*table)
-        aside = (table[0], f"{table[1]}_replaced_{uuid.uuid4().hex[:8]}")
-        self.rename(table, aside)
-        try:
-            self.create(table, location)
-        except SparkportError:
-            if self.location(table) != location:
-                self.rename(aside, table)
-                raise
-        self.drop(aside)
-        return old
 
     def rename(self, table: TableName, new: TableName) -> None:
         body = {"source": identifier(table), "destination": identifier(new)}
