@@ -68,7 +68,6 @@ class Puts:
         key = statement_key(ctx, catalog, target, change)
         with self._log.once(key, catalog) as once:
             if once.done is not None:
-                self._directory.changeable(ctx, target, change, returning=returning)
                 if returning:
                     raise AlreadyExists(
                         f"statement '{ctx.statement_id}' has been committed: its rows cannot be returned again"
