@@ -10,7 +10,6 @@ import atexit
 import contextlib
 import json
 import os
-import select
 import subprocess
 import sys
 import threading
@@ -24,6 +23,7 @@ import pyarrow as pa
 
 from sparkport.catalog import isolated_worker
 from sparkport.catalog.context import CallContext, current_call
+from sparkport.catalog.waiting import is_readable
 from sparkport.errors import InternalError, ResourceExhausted
 
 __all__ = [
@@ -197,7 +197,7 @@ class _Process:
             raise EOFError
         remaining = call.remaining()
         wait = seconds if remaining is None else min(seconds, remaining)
-        if not _is_readable(pipe.fileno(), wait):
+        if not is_readable(pipe.fileno(), wait):
             call.check()
             raise ResourceExhausted(f"an expression was computed for {seconds:g} seconds without an end")
         header, payload = isolated_worker.HEAD.unpack(_exactly(pipe.read(isolated_worker.HEAD.size), 12))
@@ -206,13 +206,6 @@ class _Process:
         answer = json.loads(_exactly(pipe.read(header), header))
         data = _exactly(pipe.read(payload), payload)
         return answer, pa.ipc.open_stream(data).read_all() if data else None
-
-
-def _is_readable(descriptor: int, seconds: float) -> bool:
-    """Unlike ``select`` it takes descriptors of any number."""
-    waiting = select.poll()
-    waiting.register(descriptor, select.POLLIN)
-    return bool(waiting.poll(max(0.0, seconds) * 1000))
 
 
 def _exactly(data: bytes, size: int) -> bytes:

@@ -7,12 +7,12 @@ and the database itself gives up a transaction whose owner has fallen silent.
 
 from __future__ import annotations
 
-import select
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from sparkport.catalog.waiting import is_readable
 from sparkport.errors import InvalidArgument, Unavailable
 from sparkport.lakehouse.database import Database, Rows, Work
 
@@ -117,7 +117,7 @@ class PostgresDatabase(Database):
                     return None
                 connection = self._idle.pop()
             # Nobody has asked it anything: if there is something to read it is the end.
-            if not connection.closed and not _is_readable(connection.fileno()):
+            if not connection.closed and not is_readable(connection.fileno()):
                 return connection
             connection.close()
 
@@ -135,13 +135,6 @@ class PostgresDatabase(Database):
                 self._idle.append(connection)
                 return
         connection.close()
-
-
-def _is_readable(descriptor: int) -> bool:
-    """Unlike ``select`` it takes descriptors of any number."""
-    waiting = select.poll()
-    waiting.register(descriptor, select.POLLIN)
-    return bool(waiting.poll(0))
 
 
 def _connection_parameters(psycopg: Any, uri: str, patience: float) -> dict[str, Any]:
