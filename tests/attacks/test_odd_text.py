@@ -10,6 +10,7 @@ import msgpack
 import pyarrow as pa
 import pytest
 from tests.robustness.rig import ROWS, Raw, action, descriptor
+from tests.support.listing import create_table_body
 
 from sparkport.memory import MemoryCatalog
 from sparkport.protocol.flight import FlightDescriptor, Ticket
@@ -37,21 +38,7 @@ def rows_there(raw: Raw) -> int:
 
 
 def table(columns: bytes) -> bytes:
-    body = {
-        "catalog_name": "lake",
-        "schema_name": "public",
-        "table_name": "fresh",
-        "arrow_schema": columns,
-        "on_conflict": "error",
-        "not_null_constraints": [],
-        "unique_constraints": [],
-        "check_constraints": [],
-        "primary_key_columns": [],
-        "unique_columns": [],
-        "multi_key_primary_keys": [],
-        "extra_constraints": [],
-    }
-    return action("create_table", msgpack.packb(body))
+    return action("create_table", msgpack.packb(create_table_body("public", "fresh", columns)))
 
 
 @pytest.mark.parametrize(

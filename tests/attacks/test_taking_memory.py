@@ -15,6 +15,7 @@ import pytest
 from tests.attacks.http2 import HandMade
 from tests.attacks.rig import Victim, needs_proc
 from tests.robustness.rig import Answer, Raw, action, eventually
+from tests.support.listing import create_table_body
 
 from sparkport.protocol.flight import FlightDescriptor, Ticket
 from sparkport.protocol.targets import Kind, Target
@@ -49,20 +50,7 @@ def fresh() -> Iterator[Victim]:
 def one_table() -> Iterator[Victim]:
     with Victim() as running:
         with Raw(running.port, token="bob") as raw:
-            body = {
-                "catalog_name": "lake",
-                "schema_name": "public",
-                "table_name": "t",
-                "arrow_schema": COLUMNS.serialize().to_pybytes(),
-                "on_conflict": "error",
-                "not_null_constraints": [],
-                "unique_constraints": [],
-                "check_constraints": [],
-                "primary_key_columns": [],
-                "unique_columns": [],
-                "multi_key_primary_keys": [],
-                "extra_constraints": [],
-            }
+            body = create_table_body("public", "t", COLUMNS.serialize().to_pybytes())
             answer = raw.call("DoAction", action("create_table", body))
             assert answer.code is OK, answer.details
         yield running

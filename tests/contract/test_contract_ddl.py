@@ -12,7 +12,7 @@ import pytest
 from tests.contract.clients import refused
 from tests.contract.conftest import EVENTS, Lake, events
 from tests.support.duckdb_client import Attached
-from tests.support.listing import Entry
+from tests.support.listing import Entry, create_table_body
 
 from sparkport.auth.identity import Identity
 from sparkport.auth.model import Authorizer, Operation, Resource
@@ -32,21 +32,7 @@ def encoded(*columns: pa.Field) -> bytes:
 
 
 def new_table(name: str, columns: pa.Schema = COLUMNS, **more: Any) -> dict[str, Any]:
-    return {
-        "catalog_name": "lake",
-        "schema_name": "analytics",
-        "table_name": name,
-        "arrow_schema": encoded(*columns),
-        "on_conflict": "error",
-        "not_null_constraints": [],
-        "unique_constraints": [],
-        "check_constraints": [],
-        "primary_key_columns": [],
-        "unique_columns": [],
-        "multi_key_primary_keys": [],
-        "extra_constraints": [],
-        **more,
-    }
+    return {**create_table_body("analytics", name, encoded(*columns)), **more}
 
 
 def altered(table: str, **more: Any) -> dict[str, Any]:

@@ -11,7 +11,17 @@ import pyarrow as pa
 import pyarrow.flight as pf
 import zstandard
 
-__all__ = ["Entry", "ROW_ID_COLUMN", "SchemaEntry", "decompressed", "is_marked", "pack", "raw", "unpack"]
+__all__ = [
+    "Entry",
+    "ROW_ID_COLUMN",
+    "SchemaEntry",
+    "create_table_body",
+    "decompressed",
+    "is_marked",
+    "pack",
+    "raw",
+    "unpack",
+]
 
 ROW_ID_COLUMN = 2**64 - 1
 
@@ -36,6 +46,16 @@ def decompressed(data: str | bytes) -> Any:
     content = zstandard.ZstdDecompressor().decompress(raw(compressed), max_output_size=length)
     assert len(content) == length, "the announced length of compressed contents is wrong"
     return unpack(content)
+
+
+def create_table_body(schema: str, table: str, columns: bytes) -> dict[str, Any]:
+    """What the client says of a new table without constraints; ``columns`` is an Arrow schema as IPC."""
+    constraints = (
+        *("not_null_constraints", "unique_constraints", "check_constraints", "primary_key_columns"),
+        *("unique_columns", "multi_key_primary_keys", "extra_constraints"),
+    )
+    place = {"catalog_name": "lake", "schema_name": schema, "table_name": table}
+    return {**place, "arrow_schema": columns, "on_conflict": "error", **{name: [] for name in constraints}}
 
 
 @dataclass(frozen=True, slots=True)
