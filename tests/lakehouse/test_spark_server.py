@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import queue
-import select
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from sparkport.catalog.waiting import is_readable
 from sparkport.errors import FailedPrecondition, InternalError, SparkportError, Unavailable
 from sparkport.lakehouse import heartbeat
 from sparkport.lakehouse import spark as spark_module
@@ -76,8 +76,7 @@ def ending(process: int) -> Iterator[None]:
     descriptor = os.pidfd_open(process)
     try:
         yield
-        readable, _, _ = select.select([descriptor], [], [], 30)
-        assert readable, f"process {process} still runs"
+        assert is_readable(descriptor, 30), f"process {process} still runs"
     finally:
         os.close(descriptor)
 
