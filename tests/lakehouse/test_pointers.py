@@ -498,6 +498,29 @@ def test_a_read_only_sqlite_is_unavailable() -> None:
         Path(folder).chmod(0o755)
 
 
+def test_sqlite_keeps_few_descriptors_however_many_threads_used_it(tmp_path: Path) -> None:
+    """A stock limit of 1,024 descriptors is soon reached by hundreds of threads with three each."""
+    with closing(SqliteDatabase(tmp_path / "catalog.db")) as opened, ThreadPoolExecutor(64) as threads:
+        SqlPointers(opened, "lake").create(A, "a0")
+        all_live, one_by_one = threading.Barrier(64), threading.Lock()
+
+        def read(_: int) -> str:
+            all_live.wait(30)
+            with one_by_one, opened.transaction() as work:
+                return str(work.query("SELECT metadata_location FROM iceberg_tables")[0][0])
+
+        assert set(threads.map(read, range(64))) == {"a0"}
+        kept = [link for link in Path("/proc/self/fd").iterdir() if _target(link).startswith(str(tmp_path))]
+        assert len(kept) <= 12
+
+
+def _target(link: Path) -> str:
+    try:
+        return str(link.readlink())
+    except OSError:
+        return ""
+
+
 @contextmanager
 def _without_privileges() -> Iterator[None]:
     """Root may write what is read-only."""

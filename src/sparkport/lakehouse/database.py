@@ -23,6 +23,9 @@ Rows = list[tuple[Any, ...]]
 _PATIENCE = 30.0
 """Seconds that a statement waits for the locks of others."""
 
+_MAX_IDLE = 4
+"""Connections that are kept for the next one: each holds three descriptors, and threads come in hundreds."""
+
 
 class Work(Protocol):
     """A transaction under way. Parameters are marked with ``?`` whatever the database."""
@@ -89,9 +92,9 @@ class SqliteDatabase(Database):
         self._path = path
         self._mode = mode
         self._patience = patience
-        self._local = threading.local()
         self._lock = threading.Lock()
-        self._open: list[sqlite3.Connection] = []
+        self._open: set[sqlite3.Connection] = set()
+        self._idle: list[sqlite3.Connection] = []
         self._watching = threading.Lock()
         self._watcher: sqlite3.Connection | None = None
 
@@ -108,7 +111,7 @@ class SqliteDatabase(Database):
 
     @contextmanager
     def transaction(self, *, write: bool = False) -> Iterator[Work]:
-        connection = self._connection()
+        connection = self._take()
         try:
             connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
             try:
@@ -127,6 +130,8 @@ class SqliteDatabase(Database):
             if isinstance(exc, sqlite3.IntegrityError):
                 raise
             raise Unavailable(f"the catalog's database is damaged: {exc}") from exc
+        finally:
+            self._give_back(connection)
 
     def is_duplicate(self, exc: Exception) -> bool:
         return isinstance(exc, sqlite3.IntegrityError)
@@ -136,18 +141,36 @@ class SqliteDatabase(Database):
             for connection in self._open:
                 connection.close()
             self._open.clear()
+            self._idle.clear()
 
-    def _connection(self) -> sqlite3.Connection:
-        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if connection is None:
-            try:
-                connection = self._connect()
-                self._use_wal(connection)
-                connection.execute("PRAGMA synchronous=FULL")
-            except (sqlite3.Error, OSError) as exc:
-                raise Unavailable(f"the catalog's database cannot be opened: {exc}") from exc
-            self._local.connection = connection
+    def _take(self) -> sqlite3.Connection:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        connection = None
+        try:
+            connection = self._connect()
+            self._use_wal(connection)
+            connection.execute("PRAGMA synchronous=FULL")
+        except (sqlite3.Error, OSError) as exc:
+            if connection is not None:
+                self._forget(connection)
+            raise Unavailable(f"the catalog's database cannot be opened: {exc}") from exc
         return connection
+
+    def _forget(self, connection: sqlite3.Connection) -> None:
+        with self._lock:
+            self._open.discard(connection)
+        connection.close()
+
+    def _give_back(self, connection: sqlite3.Connection) -> None:
+        with self._lock:
+            if connection not in self._open:
+                return
+            if len(self._idle) < _MAX_IDLE and not connection.in_transaction:
+                self._idle.append(connection)
+                return
+        self._forget(connection)
 
     def _connect(self) -> sqlite3.Connection:
         self._mode.make_folder(self._path.parent)
@@ -156,7 +179,7 @@ class SqliteDatabase(Database):
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, self._mode.file))
         connection = sqlite3.connect(self._path, timeout=self._patience, isolation_level=None, check_same_thread=False)
         with self._lock:
-            self._open.append(connection)
+            self._open.add(connection)
         return connection
 
     def _use_wal(self, connection: sqlite3.Connection) -> None:
