@@ -121,19 +121,44 @@ def test_a_creation_that_failed_for_good_leaves_no_file(lake: Lakehouse) -> None
     assert [str(path) for path in files] == [str(pointer(lake))]
 
 
-def test_a_repeat_of_ddl_that_was_done_without_an_answer_is_a_success(lake: Lakehouse) -> None:
+@pytest.mark.parametrize("action", ["drop", "rename", "rename schema", "add column", "drop column"])
+def test_a_repeat_of_ddl_that_was_done_without_an_answer_is_a_success(lake: Lakehouse, action: str) -> None:
     ddl = Ddl(Directory([lake.catalog]))
     ctx = replace(CallContext(), session_id="one")
-    body = {"type": "table", "catalog_name": lake.catalog.name, "schema_name": "public", "name": "t"}
+    catalog = lake.catalog.name
+    body: dict[str, object] = {"catalog": catalog, "schema": "public", "name": "t", "ignore_not_found": False}
     create(lake)
+    add_column(lake)
+    lake.engine.pointers.create_schema("old", {})
 
-    def drop() -> None:
-        ddl.drop_table(ctx, MapReader.from_msgpack(pack({**body, "ignore_not_found": False}), what="body"))
+    def do() -> None:
+        if action == "drop":
+            ddl.drop_table(ctx, reader({"catalog_name": catalog, "schema_name": "public", **body}))
+        elif action == "rename":
+            ddl.rename_table(ctx, reader({**body, "new_table_name": "new"}))
+        elif action == "rename schema":
+            ddl.rename_schema(ctx, reader({**body, "schema": "old", "new_schema_name": "other"}))
+        elif action == "add column":
+            third = pa.schema([("third", pa.int64())]).serialize().to_pybytes()
+            ddl.alter("add_column")(ctx, reader({**body, "column_schema": third}))
+        else:
+            ddl.alter("remove_column")(ctx, reader({**body, "removed_column": "more"}))
 
     with lost_answer(), pytest.raises(Unavailable):
-        drop()
-    drop()
-    assert lake.engine.pointers.location(NAME) is None
+        do()
+    do()
+    if action in ("add column", "drop column"):
+        table = public(lake).table(CallContext(), "t")
+        assert table is not None
+        assert ("third" in table.schema.names, "more" in table.schema.names) == ((action == "add column"),) * 2
+    elif action == "rename schema":
+        assert {"public", "other"} == lake.engine.pointers.cut().schemas.keys()
+    else:
+        assert lake.engine.pointers.location(NAME) is None
+
+
+def reader(body: dict[str, object]) -> MapReader:
+    return MapReader.from_msgpack(pack(body), what="body")
 
 
 @pytest.mark.parametrize("way", ["drop", "replace"])

@@ -196,7 +196,8 @@ class Ddl:
             )
         change = self._done.change(ctx, (catalog.name, name), "rename_schema", new_name)
         try:
-            catalog.rename_schema(ctx, name, new_name)
+            with change.tried():
+                catalog.rename_schema(ctx, name, new_name)
         except SchemaNotFound:
             if not change.repeated:
                 raise
@@ -257,7 +258,8 @@ class Ddl:
         )
         change = self._done.change(ctx, (catalog.name, schema.name, name), "rename_table", new_name)
         try:
-            table: Table | None = schema.rename_table(ctx, name, new_name)
+            with change.tried():
+                table: Table | None = schema.rename_table(ctx, name, new_name)
         except TableNotFound:
             table = schema.table(ctx, new_name) if change.repeated else None
             if table is None and not body.flag("ignore_not_found", default=False):
@@ -285,7 +287,8 @@ class Ddl:
             place = (found.catalog.name, found.schema.name, found.table.name)
             change = self._done.change(ctx, place, action, repr(alteration))
             try:
-                found.table.alter(ctx, alteration)
+                with change.tried():
+                    found.table.alter(ctx, alteration)
             except ConstraintViolation:
                 raise  # of rows: a change that is done already does not meet any
             except (AlreadyExists, InvalidArgument):
