@@ -1,6 +1,8 @@
-"""``make test-faults``: three hundred deaths, as SEED decides. Started again, it goes on where it stopped.
+"""``make test-faults``: deaths, lost answers and a failing database, as SEED decides; started again, it goes on.
 
-A hundred of them are in single statements and DDL, two hundred in transactions, half of which change two tables.
+The parts: a hundred deaths in single statements and DDL, two hundred in transactions, answers lost at every step on
+SQLite and on PostgreSQL, PostgreSQL itself failing, and histories of clients at two servers beside all of that. What
+came out is printed at the end.
 """
 
 from __future__ import annotations
@@ -10,120 +12,81 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
-from tests.faults.cases import Case, cases, run
-from tests.faults.rig import Rig, Rows, as_rows
-from tests.faults.transactions import TRANSACTIONS, run_transaction, transaction_cases
-from tests.support.postgres import postgres_cluster
+from tests.faults.parts import PARTS, Item, Place
+from tests.faults.summary import Result, print_summary
 
 from sparkport.errors import SparkportError
-from sparkport.lakehouse.settings import LakehouseSettings
-from sparkport.lakehouse.spark import SparkServer
 
 
 def main() -> int:
     options = _options()
-    kind = ("" if options.catalog == "sqlite" else f"-{options.catalog}") + (
-        "-maintenance" if options.maintenance else ""
-    )
+    kind = ("" if options.catalog is None else f"-{options.catalog}") + ("-maintenance" if options.maintenance else "")
     state = options.state or Path("build", f"faults-{options.seed}{kind}.jsonl")
     state.parent.mkdir(parents=True, exist_ok=True)
     done = _done(state)
-    chosen = [case for case in _chosen(options.seed, options.kind) if options.only in (None, case.number)][
-        : options.count
-    ]
-    print(f"seed {options.seed}: {len(chosen)} faults, {len(done)} of them done; {state}", flush=True)
-    failed = [number for number, problem in done.items() if problem]
+    names = list(PARTS) if options.kind == "all" else [options.kind]
+    chosen = {name: PARTS[name].items(options.seed) for name in names}
+    chosen = {
+        name: [item for item in items if options.only in (None, item.number)][: options.count]
+        for name, items in chosen.items()
+    }
+    total = sum(map(len, chosen.values()))
+    print(f"seed {options.seed}: {total} cases, {_known(chosen, done)} of them done; {state}", flush=True)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sparkport-faults-")))
-        uris: dict[bool, str | None] = {False: None, True: None}
-        if options.catalog == "postgresql":
-            cluster = stack.enter_context(postgres_cluster())
-            uris = {own: stack.enter_context(cluster.database()) for own in uris}
-        spark = _spark(folder, uris[False], stack)
-        rigs = {
-            own: Rig(
-                folder / ("own" if own else "shared"),
-                spark=None if own else spark.url,
-                catalog_uri=uris[own],
-                maintenance=options.maintenance,
-            )
-            for own in uris
-        }
-        for rig in rigs.values():
-            stack.callback(rig.close)
-        for case in chosen:
-            if case.number in done and options.only is None:
-                continue
-            rig = rigs[case.own_spark]
-            problem = _run(case, rig, _plain_spark(rig, spark) if case.number % 5 == 0 else None, len(chosen))
-            with state.open("a") as file:
-                file.write(json.dumps({"case": case.number, "what": str(case), "problem": problem}) + "\n")
-            if problem:
-                failed.append(case.number)
-    print(f"{len(failed)} of {len(chosen)} failed{': ' + ', '.join(map(str, failed)) if failed else ''}", flush=True)
-    return 1 if failed else 0
-
-
-def _chosen(seed: int, kind: str) -> list[Case]:
-    statements = cases(seed)
-    later = [replace(case, number=case.number + len(statements)) for case in transaction_cases(seed)]
-    return {"statements": statements, "transactions": later, "all": [*statements, *later]}[kind]
-
-
-def _spark(folder: Path, catalog_uri: str | None, stack: ExitStack) -> SparkServer:
-    """One that outlives servers. Its own catalog has a name that no server's has: its settings hold in all sessions."""
-    settings = LakehouseSettings(warehouse=str(folder / "spark"), catalog_uri=catalog_uri, catalog_name="nobodys")
-    spark = SparkServer(settings)
-    stack.callback(spark.stop)
-    spark.start()
-    spark.wait_ready(240)
-    return spark
+        place = Place(folder, stack, maintenance=options.maintenance, seed=options.seed)
+        for name, items in chosen.items():
+            for item in items:
+                if (name, item.number) in done and options.only is None:
+                    continue
+                result = _run(name, item, partial(PARTS[name].run, item, place, options.catalog))
+                done[(name, item.number)] = result
+                with state.open("a") as file:
+                    file.write(json.dumps({"part": name, "case": item.number, **asdict(result)}) + "\n")
+    results = {name: [done[(name, item.number)] for item in items] for name, items in chosen.items()}
+    print_summary(results, seed=options.seed)
+    return 1 if any(result.problem for found in results.values() for result in found) else 0
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--kind", choices=["all", "statements", "transactions"], default="all")
-    parser.add_argument("--count", type=int, help="the first so many of them")
-    parser.add_argument("--only", type=int, help="run this one again")
+    parser.add_argument("--kind", choices=["all", *PARTS], default="all", help="one part only")
+    parser.add_argument("--count", type=int, help="the first so many cases of each part")
+    parser.add_argument("--only", type=int, help="run the case of this number again")
     parser.add_argument("--state", type=Path, help="where to note what is done; remove it to begin anew")
-    parser.add_argument("--catalog", choices=["sqlite", "postgresql"], default="sqlite", help="where the pointers are")
-    parser.add_argument("--maintenance", action="store_true", help="compact and expire every second meanwhile")
+    parser.add_argument(
+        "--catalog", choices=["sqlite", "postgresql"], help="where the pointers are, for parts that do not say it"
+    )
+    parser.add_argument("--maintenance", action="store_true", help="maintain all tables every second meanwhile")
     return parser.parse_args()
 
 
-def _done(state: Path) -> dict[int, str]:
+def _done(state: Path) -> dict[tuple[str, int], Result]:
     lines = state.read_text().splitlines() if state.exists() else []
-    return {entry["case"]: entry["problem"] for entry in map(json.loads, lines)}
+    entries = [json.loads(line) for line in lines]
+    return {(entry.pop("part"), entry.pop("case")): Result(**entry) for entry in entries}
 
 
-def _run(case: Case, rig: Rig, spark_rows: Callable[[str], Rows] | None, total: int) -> str:
+def _known(chosen: dict[str, Sequence[Item]], done: dict[tuple[str, int], Result]) -> int:
+    return sum((name, item.number) in done for name, items in chosen.items() for item in items)
+
+
+def _run(name: str, item: Item, run: Callable[[], Result]) -> Result:
     began = time.monotonic()
-    problem = said = ""
     try:
-        die = run_transaction if case.operation in TRANSACTIONS else run
-        outcome = die(case, rig, spark_rows=spark_rows)
-        said = "acknowledged" if outcome.acknowledged else "happened" if outcome.happened else "did not happen"
+        result = run()
     except (AssertionError, SparkportError, OSError, RuntimeError) as exc:
-        problem = f"{type(exc).__name__}: {exc}"
-        said = f"FAILED: {problem}\n{rig.log_tail()}"
-        rig.close()
-    print(f"{case.number:3}/{total} {time.monotonic() - began:5.1f} s  {case}: {said}", flush=True)
-    return problem
-
-
-def _plain_spark(rig: Rig, spark: SparkServer) -> Callable[[str], Rows]:
-    def rows(table: str) -> Rows:
-        settings = LakehouseSettings(warehouse=str(rig.warehouse), catalog_uri=rig.catalog_uri)
-        with spark.sessions(settings.session_conf()).session(timeout=120) as session:
-            return as_rows(session.sql(f"SELECT id, v FROM lake.{table}").toArrow())
-
-    return rows
+        result = Result(what=str(item), problem=f"{type(exc).__name__}: {exc}")
+    said = f"FAILED: {result.problem}" if result.problem else result.said
+    print(f"{name} {item.number:3} {time.monotonic() - began:5.1f} s  {item}: {said}", flush=True)
+    return result
 
 
 if __name__ == "__main__":

@@ -1,22 +1,32 @@
-"""One fault: a statement under way, somebody dies at a named step, and then all that must hold.
+"""One fault: a statement under way, somebody dies or an answer is lost at a named step, and then all that must hold.
 
-What was acknowledged is there; what was not is there wholly or not at all; the same statement sent again finds out
-which and happens once; nothing is left lying about; and the next statement works.
+What was acknowledged is there; what was not is there wholly or not at all; the transaction's status tells which; the
+same statement sent again finds out and happens once; nothing is left lying about, nothing that is needed is missing;
+and the next statement works.
 """
 
 from __future__ import annotations
 
 import random
+import threading
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
-from tests.faults.rig import Rig, Rows, ending, left_in_staging, leftovers
+from tests.faults.files import left_in_staging, leftovers, pointer_of, register_elsewhere
+from tests.faults.rig import Rig, Rows, ending
+from tests.support.fault_proxy import FaultProxy
 
 from sparkport.catalog.statement import Change
-from sparkport.errors import AlreadyExists, Conflict, NotFound, SparkportError, Unavailable
+from sparkport.catalog.transaction import TransactionState
+from sparkport.client import Client, connect
+from sparkport.client.transaction import Transaction
+from sparkport.errors import AlreadyExists, Cancelled, Conflict, NotFound, SparkportError, Unavailable
 from sparkport.lakehouse.faults import POINTS, Fault
+from sparkport.protocol.maps import MapReader
 
 __all__ = [
     "BASE",
@@ -26,9 +36,13 @@ __all__ = [
     "Outcome",
     "SCHEMA",
     "STATEMENT_POINTS",
+    "WAYS",
+    "armed",
     "cases",
     "check_clean",
+    "ddl_points",
     "hold",
+    "repeated",
     "run",
 ]
 
@@ -37,30 +51,58 @@ _IN_TRANSACTIONS = ("defer.after", "commit.decided", "apply.between")
 STATEMENT_POINTS = tuple(point for point in POINTS if point not in _IN_TRANSACTIONS)
 """Those that a statement by itself comes to."""
 
-DDL = ("create", "add column", "rename", "drop")
-_DDL_POINTS = {
-    "create": ("metadata.before", "metadata.after", "pointer.before", "pointer.after"),
-    "add column": ("metadata.before", "metadata.after", "pointer.before", "pointer.after"),
-    "rename": ("pointer.before", "pointer.after"),
-    "drop": ("pointer.before", "pointer.after"),
-}
+DDL = ("create", "replace", "add column", "rename", "drop")
+WAYS = ("", "auto-commit", "serializable")
+"""A statement without a transaction, and in one that commits each statement."""
+
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
+_WIDER = SCHEMA.append(pa.field("w", pa.int32()))
 BASE: Rows = {number: f"base {number}" for number in range(1, 9)}
+
+_PATIENCE = 60.0
+_PAUSE = 0.7
+"""Seconds that the server stands at a point while something befalls it."""
+
+_TROUBLE = 25.0
+"""Seconds that it lasts at most: more than a server waits for its database."""
+
+
+def ddl_points(operation: str) -> tuple[str, ...]:
+    """Those that a change of a table's name or columns comes to."""
+    files = () if operation in ("rename", "drop") else ("metadata.before", "metadata.after")
+    return (*files, "pointer.before", "pointer.after")
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
+    """Beside the actions of ``Fault`` there is ``cut``: the client's connection is lost at the point."""
+
     number: int
     operation: str
     fault: Fault
+    way: str = ""
 
     @property
     def own_spark(self) -> bool:
         """Whether the server needs a Spark of its own, to be killed or to be seen to end."""
-        return self.fault.action != "server" or (self.operation not in DDL and self.number % 4 == 0)
+        kills_spark = self.fault.action in ("spark", "both")
+        return kills_spark or (self.kills_server and self.operation not in DDL and self.number % 4 == 0)
+
+    @property
+    def kills_server(self) -> bool:
+        return self.fault.action in ("server", "both")
+
+    @property
+    def loses_answer(self) -> bool:
+        return self.fault.action not in ("server", "spark", "both")
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether what was asked for may still happen after the client has been told that nobody knows."""
+        return self.loses_answer and self.fault.action != "lost"
 
     def __str__(self) -> str:
-        return f"{self.operation} {self.fault}"
+        return f"{self.operation}{f' ({self.way})' if self.way else ''} {self.fault}"
 
 
 @dataclass(slots=True)
@@ -68,7 +110,6 @@ class Outcome:
     acknowledged: bool = False
     happened: bool = False
     error: str = ""
-    notes: list[str] = field(default_factory=list)
 
 
 def cases(seed: int, count: int = 100) -> list[Case]:
@@ -81,7 +122,7 @@ def cases(seed: int, count: int = 100) -> list[Case]:
                 # In the middle of Spark's work too, not only before it.
                 late = point == "apply.before" and chance.random() < 0.7
                 chosen.append((operation, Fault(point, victim, round(chance.uniform(0.05, 0.8), 2) if late else 0.0)))
-    ddl = [(operation, Fault(point, "server")) for operation in DDL for point in _DDL_POINTS[operation]]
+    ddl = [(operation, Fault(point, "server")) for operation in DDL for point in ddl_points(operation)]
     chosen += chance.sample(ddl, 10)
     chance.shuffle(chosen)
     while len(chosen) < count:
@@ -98,6 +139,52 @@ def run(case: Case, rig: Rig, *, spark_rows: Callable[[str], Rows] | None = None
     return _ddl(case, rig, table)
 
 
+@contextmanager
+def armed(case: Case, rig: Rig) -> Iterator[Client]:
+    """The client to use while the fault is due. When the block is over it has been met, and the dead are dead."""
+    action = case.fault.action
+    pause = replace(case.fault, action="pause", seconds=_PAUSE)
+    over = threading.Event()
+    with ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(1))
+        if action in rig.troubles:
+            client = rig.client
+            rig.arm(pause)
+            meeting = [pool.submit(_trouble, rig, rig.troubles[action], over)]
+        elif action == "cut":
+            proxy = stack.enter_context(FaultProxy(rig.location))
+            client = stack.enter_context(connect(proxy.location, timeout=_PATIENCE))
+            client.tables()
+            rig.arm(pause)
+            meeting = [pool.submit(_cut, rig, proxy)]
+        else:
+            client = rig.client
+            rig.arm(case.fault)
+            meeting = []
+        try:
+            yield client
+        finally:
+            over.set()
+        for done in meeting:
+            done.result()
+    if case.kills_server:
+        rig.ended()
+    hold(not rig.disarm(), "the fault was not met")
+    rig.start()
+
+
+def _cut(rig: Rig, proxy: FaultProxy) -> None:
+    rig.met()
+    proxy.cut()
+
+
+def _trouble(rig: Rig, trouble: Callable[[], AbstractContextManager[None]], over: threading.Event) -> None:
+    """Until the client has been told something, or has waited long enough."""
+    rig.met()
+    with trouble():
+        over.wait(_TROUBLE)
+
+
 def _change(case: Case, rig: Rig, table: str, spark_rows: Callable[[str], Rows] | None) -> Outcome:
     rig.client.create_table(table, SCHEMA)
     rig.change(table, Change.INSERT, _table(BASE))
@@ -106,26 +193,25 @@ def _change(case: Case, rig: Rig, table: str, spark_rows: Callable[[str], Rows] 
     outcome = Outcome()
     sparks = rig.sparks() if case.own_spark else []
     hold(bool(sparks) == case.own_spark, "the server has no Spark of its own")
-    with ending(sparks):
-        rig.arm(case.fault)
+    transaction = _begin(rig.client, case.way)
+    with ending(sparks), armed(case, rig) as client:
         try:
-            answered = rig.change(table, change, rows, statement=statement)
+            answered = rig.change(table, change, rows, statement=statement, transaction=transaction, client=client)
             outcome.acknowledged = True
             hold(answered == count, f"the answer was {answered}, not {count}")
-        except SparkportError as exc:
+        except (Unavailable, Cancelled) as exc:
             outcome.error = f"{type(exc).__name__}: {exc.message}"
-            hold(isinstance(exc, Unavailable), f"not UNAVAILABLE: {outcome.error}")
-        if case.fault.action in ("server", "both"):
-            rig.ended()
-    hold(not rig.disarm(), "the fault was not met")
-    rig.start()
-    seen = rig.rows(table)
-    outcome.happened = seen == after
-    hold(seen in (BASE, after), f"half a statement is there: {seen}")
-    hold(outcome.happened or not outcome.acknowledged, "an acknowledged statement is lost")
-    hold(rig.pyiceberg_rows(table) == seen, "PyIceberg sees other rows")
-    check_clean(rig)
-    again = rig.change(table, change, rows, statement=statement)
+        except SparkportError as exc:
+            raise AssertionError(f"not UNAVAILABLE: {type(exc).__name__}: {exc.message}") from exc
+    check_clean(rig, case, quiet=not case.goes_on)
+    status = None if transaction is None or case.kills_server else _settled(rig, transaction)
+    if not case.goes_on or status is not None:  # otherwise only its repetition can wait for it
+        _check_seen(rig, table, outcome, after)
+    if status is not None:
+        wanted = TransactionState.COMMITTED if outcome.happened else TransactionState.ABORTED
+        hold(status is wanted, f"the status is {status.value}, not {wanted.value}; {outcome.error}")
+    in_transaction = transaction if outcome.happened and not case.kills_server else None
+    again = repeated(lambda: rig.change(table, change, rows, statement=statement, transaction=in_transaction))
     hold(again == count, f"the repeated statement was told {again}, not {count}")
     hold(rig.rows(table) == after, f"after the repetition: {rig.rows(table)}")
     rig.change(table, Change.INSERT, _table({99: "next"}))
@@ -137,8 +223,50 @@ def _change(case: Case, rig: Rig, table: str, spark_rows: Callable[[str], Rows] 
         hold(published == 3, f"{published} snapshots were published by 3 statements")
     if spark_rows is not None:
         hold(spark_rows(table) == final, "plain Spark sees other rows")
-    check_clean(rig)
+    check_clean(rig, case)
     return outcome
+
+
+def _check_seen(rig: Rig, table: str, outcome: Outcome, after: Rows) -> None:
+    seen = rig.rows(table)
+    outcome.happened = seen == after
+    hold(seen in (BASE, after), f"half a statement is there: {seen}")
+    hold(outcome.happened or not outcome.acknowledged, "an acknowledged statement is lost")
+    hold(rig.pyiceberg_rows(table) == seen, "PyIceberg sees other rows")
+
+
+def _begin(client: Client, way: str) -> str | None:
+    if not way:
+        return None
+    isolation = "serializable" if way == "serializable" else "snapshot"
+    answer = client.action("create_transaction", f'{{"auto_commit": true, "isolation": "{isolation}"}}'.encode())
+    return MapReader.from_json(answer[0]).text("transaction_id")
+
+
+def _settled(rig: Rig, transaction: str) -> TransactionState:
+    """Its state, once it has one that lasts."""
+    found = Transaction(rig.client._connection, transaction)
+    waiting = threading.Event()
+    for _ in range(int(_PATIENCE / 0.2)):
+        try:
+            if (state := found.status()) is not TransactionState.ACTIVE:
+                return state
+        except Unavailable:
+            pass
+        waiting.wait(0.2)
+    raise AssertionError("how the transaction has ended cannot be found out")
+
+
+def repeated(attempt: Callable[[], int]) -> int:
+    """The answer, in the end: while the first attempt still runs it is refused."""
+    waiting = threading.Event()
+    for _ in range(int(_PATIENCE / 0.2)):
+        try:
+            return attempt()
+        except (Conflict, Unavailable) as exc:
+            refused = exc
+            waiting.wait(0.2)
+    raise AssertionError(f"the repetition is refused: {refused.message}")
 
 
 def _statement(operation: str, ids: dict[int, int]) -> tuple[Change, pa.Table, int, Rows]:
@@ -156,40 +284,62 @@ def _statement(operation: str, ids: dict[int, int]) -> tuple[Change, pa.Table, i
 
 
 def _ddl(case: Case, rig: Rig, table: str) -> Outcome:
-    client = rig.client
+    short = table.partition(".")[2]
     new = f"{table}_new"
     if case.operation != "create":
-        client.create_table(table, SCHEMA)
+        rig.client.create_table(table, SCHEMA)
+    last = pointer_of(rig.warehouse, short, catalog_uri=rig.catalog_uri)
+    if case.number % 2 and last is not None:
+        register_elsewhere(rig.warehouse, short, catalog_uri=rig.catalog_uri)
     outcome = Outcome()
-    rig.arm(case.fault)
-    try:
-        _alter(case.operation, rig, table, new)
-        outcome.acknowledged = True
-    except SparkportError as exc:
-        outcome.error = f"{type(exc).__name__}: {exc.message}"
-        hold(isinstance(exc, Unavailable), f"not UNAVAILABLE: {outcome.error}")
-    rig.ended()
-    hold(not rig.disarm(), "the fault was not met")
-    rig.start()
+    with armed(case, rig) as client:
+        try:
+            _alter(case.operation, client, table, new)
+            outcome.acknowledged = True
+        except Unavailable as exc:
+            outcome.error = f"{type(exc).__name__}: {exc.message}"
+        except SparkportError as exc:
+            raise AssertionError(f"not UNAVAILABLE: {type(exc).__name__}: {exc.message}") from exc
+    if last is not None and case.operation in ("drop", "replace"):
+        rig.dropped.append(last)  # also when it was not: then it still is the table's
+    if case.goes_on:
+        return _resolve_ddl(case, rig, table, new)
     outcome.happened = _altered(case.operation, rig, table, new)
     hold(outcome.happened or not outcome.acknowledged, "an acknowledged change is lost")
-    check_clean(rig)
-    if case.operation == "create" and not outcome.happened:
-        left = list((rig.warehouse / "public").glob(f"{table.partition('.')[2]}-*/metadata/*"))
+    check_clean(rig, case)
+    if case.operation == "create" and not outcome.happened and case.kills_server:
+        left = list((rig.warehouse / "public").glob(f"{short}-*/metadata/*"))
         hold(not left, f"left behind: {left}")
     try:
-        _alter(case.operation, rig, table, new)
+        _alter(case.operation, rig.client, table, new)
     except (AlreadyExists, NotFound, Conflict) as exc:
         hold(outcome.happened, f"the repetition failed: {exc.message}")
     hold(_altered(case.operation, rig, table, new), "after the repetition it still has not happened")
-    check_clean(rig)
+    check_clean(rig, case)
     return outcome
 
 
-def _alter(operation: str, rig: Rig, table: str, new: str) -> None:
-    client = rig.client
+def _resolve_ddl(case: Case, rig: Rig, table: str, new: str) -> Outcome:
+    """What may still happen is asked for again until it has."""
+
+    def attempt() -> int:
+        try:
+            _alter(case.operation, rig.client, table, new)
+        except (AlreadyExists, NotFound):
+            hold(_altered(case.operation, rig, table, new), "it is refused as if it had happened, and has not")
+        return 1
+
+    repeated(attempt)
+    hold(_altered(case.operation, rig, table, new), "after the repetition it still has not happened")
+    check_clean(rig, case)
+    return Outcome(happened=True)
+
+
+def _alter(operation: str, client: Client, table: str, new: str) -> None:
     if operation == "create":
         client.create_table(table, SCHEMA)
+    elif operation == "replace":
+        client.create_table(table, _WIDER, on_conflict="replace")
     elif operation == "add column":
         client.add_column(table, pa.field("w", pa.int32()))
     elif operation == "rename":
@@ -201,7 +351,7 @@ def _alter(operation: str, rig: Rig, table: str, new: str) -> None:
 def _altered(operation: str, rig: Rig, table: str, new: str) -> bool:
     """Whether it has happened; raises when it has in part."""
     names = {f"public.{found.name}" for found in rig.client.tables()}
-    if operation == "add column":
+    if operation in ("add column", "replace"):
         columns = rig.client.describe(table).schema.names
         hold(columns in (["id", "v"], ["id", "v", "w"]), f"columns: {columns}")
         hold(rig.pyiceberg_table(table).schema().column_names == columns, "PyIceberg sees other columns")
@@ -214,9 +364,17 @@ def _altered(operation: str, rig: Rig, table: str, new: str) -> bool:
     return table not in names
 
 
-def check_clean(rig: Rig, *, spark_lives: bool = True) -> None:
-    """A Spark that dies in the middle of a commit leaves a metadata file of its own, which is maintenance's to find."""
-    if rig.maintenance or not spark_lives:  # with maintenance such files come and go all the time
+def check_clean(rig: Rig, case: Case, *, quiet: bool = True, spark_lives: bool = True) -> None:
+    """Nothing is missing, and nothing is left that nobody will need.
+
+    Not ``quiet`` while a statement may still run. A Spark that dies in the middle of a commit leaves a metadata file of
+    its own, which is maintenance's to find; one whose answer was lost is removed when the server is started anew.
+    """
+    missing = rig.missing()
+    hold(not missing, f"missing: {missing}")
+    if not quiet:
+        return
+    if rig.maintenance or not spark_lives or case.loses_answer:  # with maintenance such files come and go all the time
         found = left_in_staging(rig.warehouse, servers=1)
     else:
         found = leftovers(rig.warehouse, servers=1, catalog_uri=rig.catalog_uri)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from tests.faults.files import missing_files
 
 import sparkport
 from sparkport.catalog.statement import Change
@@ -27,7 +27,7 @@ from sparkport.client.writes import Statement
 from sparkport.lakehouse.faults import Fault
 from sparkport.protocol.targets import Kind
 
-__all__ = ["Rig", "Rows", "as_rows", "ending", "left_in_staging", "leftovers", "pyiceberg_rows", "pyiceberg_table"]
+__all__ = ["Rig", "Rows", "as_rows", "ending", "pyiceberg_rows", "pyiceberg_table"]
 
 Rows = dict[int, str | None]
 """The values of a table by their keys."""
@@ -41,16 +41,29 @@ _SOURCE = Path(sparkport.__file__).parents[1]
 class Rig:
     """``spark`` is the address of a Connect server that outlives the server; without it the server has its own.
 
-    ``catalog_uri`` is of a PostgreSQL database; without it the catalog is the warehouse's SQLite file. With
-    ``maintenance`` tables are compacted and old versions removed all the time.
+    ``catalog_uri`` is of a PostgreSQL database; without it the catalog is the warehouse's SQLite file. The server is
+    told ``server_uri`` instead where its way to the database is another. With ``maintenance`` tables are compacted and
+    old versions removed all the time.
     """
 
     def __init__(
-        self, folder: Path, *, spark: str | None = None, catalog_uri: str | None = None, maintenance: bool = False
+        self,
+        folder: Path,
+        *,
+        spark: str | None = None,
+        catalog_uri: str | None = None,
+        server_uri: str | None = None,
+        maintenance: bool = False,
     ) -> None:
         self.warehouse = folder / "warehouse"
         self.catalog_uri = catalog_uri
+        self.server_uri = server_uri or catalog_uri
+        self.troubles: Mapping[str, Callable[[], AbstractContextManager[None]]] = {}
+        """What else can befall this server for the length of a block, by name."""
         self.maintenance = maintenance
+        self.dropped: list[str] = []
+        """The last metadata of tables that were dropped or replaced, which nobody may remove."""
+        self._location = ""
         self._plan = folder / "fault"
         self._log = folder / "server.log"
         self._spark = spark
@@ -68,7 +81,7 @@ class Rig:
         command = [sys.executable, "-m", "sparkport.cli", "serve", "--port", "0", "--warehouse", str(self.warehouse)]
         command += ["--driver-memory", "1g", "--spark", self._spark or "local[2]"]
         command += _BUSY if self.maintenance else ["--no-maintenance"]
-        command += ["--catalog-uri", self.catalog_uri] if self.catalog_uri else []
+        command += ["--catalog-uri", self.server_uri] if self.server_uri else []
         kept = {key: value for key, value in os.environ.items() if not key.startswith("SPARKPORT_FAULT")}
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
@@ -81,7 +94,8 @@ class Rig:
         line = self._process.stdout.readline() if self._process.stdout is not None else ""
         if "listening on " not in line:
             raise RuntimeError(f"the server did not start: {self.log_tail()}")
-        self._client = connect(line.split("listening on ")[1].strip(), timeout=_SECONDS)
+        self._location = line.split("listening on ")[1].strip()
+        self._client = connect(self._location, timeout=_SECONDS)
         return self
 
     def close(self) -> None:
@@ -108,6 +122,11 @@ class Rig:
         return self._client
 
     @property
+    def location(self) -> str:
+        """Where the server that was started last listens."""
+        return self._location
+
+    @property
     def process_id(self) -> int:
         if self._process is None:
             raise RuntimeError("the server is not started")
@@ -119,6 +138,12 @@ class Rig:
             raise RuntimeError("the server is not started")
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(_SECONDS)
+
+    def kill(self) -> None:
+        """SIGKILL, whatever it is doing."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
     def ended(self) -> None:
         """Returns when the server is dead."""
@@ -164,9 +189,20 @@ class Rig:
         self._plan.unlink(missing_ok=True)
         return left
 
-    def change(self, table: str, change: Change, rows: pa.Table, *, statement: str | None = None) -> int:
-        """One attempt, without the client's own repeating."""
-        connection = self.client._connection.with_headers({"x-statement-id": statement or str(uuid.uuid4())})
+    def change(
+        self,
+        table: str,
+        change: Change,
+        rows: pa.Table,
+        *,
+        statement: str | None = None,
+        transaction: str | None = None,
+        client: Client | None = None,
+    ) -> int:
+        """One attempt, without the client's own repeating; by another client if told."""
+        headers = {"x-statement-id": statement or str(uuid.uuid4())}
+        headers |= {"x-transaction-id": transaction} if transaction is not None else {}
+        connection = (client or self.client)._connection.with_headers(headers)
         running = Statement(
             connection=connection,
             target=parse_name(table).target(Kind.TABLE, connection.catalog),
@@ -180,6 +216,10 @@ class Rig:
     def rows(self, table: str) -> Rows:
         found = self.client.scan(table).read_all()
         return as_rows(found)
+
+    def missing(self) -> list[str]:
+        """Files that somebody's pointer leads to, and that are not there."""
+        return missing_files(self.warehouse, catalog_uri=self.catalog_uri, dropped=self.dropped)
 
     def pyiceberg_table(self, table: str) -> Any:
         return pyiceberg_table(self.warehouse, table, catalog_uri=self.catalog_uri)
@@ -234,43 +274,3 @@ def pyiceberg_rows(warehouse: Path, table: str, *, catalog_uri: str | None = Non
         with contextlib.suppress(FileNotFoundError):
             return as_rows(pyiceberg_table(warehouse, table, catalog_uri=catalog_uri).scan().to_arrow())
     return as_rows(pyiceberg_table(warehouse, table, catalog_uri=catalog_uri).scan().to_arrow())
-
-
-def leftovers(warehouse: Path, *, servers: int, catalog_uri: str | None = None) -> list[str]:
-    """What a clean warehouse with so many living servers, none of which changes anything, would not hold."""
-    pointers = [
-        Path(location.removeprefix("file://").removeprefix("file:")) for location in _pointers(warehouse, catalog_uri)
-    ]
-    known = {path.parent: _known(path) for path in pointers}
-    found = left_in_staging(warehouse, servers=servers)
-    for path in warehouse.rglob("metadata/*"):
-        lost = path.name.endswith(".metadata.json") and path not in known.get(path.parent, {path})
-        if lost or path.name.endswith(".tmp"):
-            found.append(str(path))
-    return found
-
-
-def left_in_staging(warehouse: Path, *, servers: int) -> list[str]:
-    found: list[str] = []
-    staging = warehouse / ".staging"
-    folders = [path.name for path in staging.iterdir() if path.is_dir()] if staging.exists() else []
-    if len(folders) != servers:
-        found.append(f"{len(folders)} staging folders for {servers} servers")
-    return found + [str(path) for path in staging.rglob("*.parquet")]
-
-
-def _pointers(warehouse: Path, catalog_uri: str | None) -> list[str]:
-    """Asked past all of our code."""
-    sql = "SELECT metadata_location FROM iceberg_tables"
-    if catalog_uri is None:
-        with contextlib.closing(sqlite3.connect(warehouse / "catalog.db")) as database:
-            return [row[0] for row in database.execute(sql)]
-    import psycopg
-
-    with psycopg.connect(catalog_uri) as connection:
-        return [row[0] for row in connection.execute(sql)]
-
-
-def _known(pointer: Path) -> set[Path]:
-    log = json.loads(pointer.read_text()).get("metadata-log", [])
-    return {pointer, *(Path(entry["metadata-file"].removeprefix("file://").removeprefix("file:")) for entry in log)}

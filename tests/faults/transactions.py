@@ -7,17 +7,19 @@ can be asked for again, nothing is left lying about, and the next transaction wo
 from __future__ import annotations
 
 import random
+import threading
 import uuid
 from collections.abc import Callable
 
 import pyarrow as pa
-from tests.faults.cases import BASE, SCHEMA, Case, Outcome, check_clean, hold
+from tests.faults.cases import BASE, SCHEMA, Case, Outcome, armed, check_clean, hold
 from tests.faults.rig import Rig, Rows, ending
 
 from sparkport.catalog.statement import Change
 from sparkport.catalog.transaction import TransactionState
+from sparkport.client.errors import OutcomeUnknown
 from sparkport.client.transaction import Transaction
-from sparkport.errors import FailedPrecondition, SparkportError
+from sparkport.errors import Conflict, FailedPrecondition, SparkportError, Unavailable
 from sparkport.lakehouse.faults import POINTS, Fault
 
 __all__ = ["TRANSACTIONS", "run_transaction", "transaction_cases"]
@@ -25,6 +27,8 @@ __all__ = ["TRANSACTIONS", "run_transaction", "transaction_cases"]
 TRANSACTIONS = ("one table", "one table, changed only", "two tables", "two tables, one of them new rows only")
 _TWICE = ("stage.before", "defer.after", "apply.before", "apply.after", "metadata.before", "metadata.after")
 """Points that a transaction over two tables comes to more than once."""
+
+_TRIES = 100
 
 
 def transaction_cases(seed: int, count: int = 200) -> list[Case]:
@@ -61,21 +65,19 @@ def run_transaction(case: Case, rig: Rig, *, spark_rows: Callable[[str], Rows] |
     outcome = Outcome()
     sparks = rig.sparks() if case.own_spark else []
     hold(bool(sparks) == case.own_spark, "the server has no Spark of its own")
-    transaction: Transaction | None = None
-    with ending(sparks):
-        transaction = rig.client.transaction()
-        rig.arm(case.fault)
+    with ending(sparks), armed(case, rig) as client:
+        transaction = client.transaction()
+        committing = False
         try:
             for place, table in enumerate(tables):
                 _run_statements(case.operation, transaction, table, ids[table], place)
+            committing = True
             transaction.commit()
             outcome.acknowledged = True
         except SparkportError as exc:
             outcome.error = f"{type(exc).__name__}: {exc.message}"
-        if case.fault.action in ("server", "both"):
-            rig.ended()
-    hold(not rig.disarm(), "the fault was not met")
-    rig.start()
+    if case.goes_on and not outcome.acknowledged:
+        _settle(rig, transaction.id, committing=committing)
     seen = [rig.rows(table) for table in tables]
     outcome.happened = seen == after
     hold(seen in ([BASE, BASE], after), f"half a transaction is there: {seen}")
@@ -96,6 +98,20 @@ def run_transaction(case: Case, rig: Rig, *, spark_rows: Callable[[str], Rows] |
     return outcome
 
 
+def _settle(rig: Rig, transaction_id: str, *, committing: bool) -> None:
+    """Ask until there is an answer; of one whose statement failed the client wants nothing any more."""
+    waiting = threading.Event()
+    for _ in range(_TRIES):
+        again = Transaction(rig.client._connection, transaction_id)
+        try:
+            return again.commit() if committing else again.rollback()
+        except (FailedPrecondition, Conflict):
+            return None
+        except (Unavailable, OutcomeUnknown):
+            waiting.wait(0.2)
+    raise AssertionError("whether the transaction is committed cannot be found out")
+
+
 def _check_status(rig: Rig, transaction_id: str, outcome: Outcome) -> None:
     found = Transaction(rig.client._connection, transaction_id)
     wanted = TransactionState.COMMITTED if outcome.happened else TransactionState.ABORTED
@@ -110,7 +126,7 @@ def _check_status(rig: Rig, transaction_id: str, outcome: Outcome) -> None:
 
 def _check_left(rig: Rig, tables: list[str], case: Case) -> None:
     # Tables are applied side by side: whoever kills Spark at a point of one kills it in the middle of the other.
-    check_clean(rig, spark_lives=not case.own_spark)
+    check_clean(rig, case, spark_lives=not case.own_spark)
     files = [str(path) for path in (rig.warehouse / ".staging").rglob("tx-*")]
     hold(not files, f"left behind: {files}")
     if rig.maintenance:

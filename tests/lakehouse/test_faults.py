@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.faults.cases import CHANGES, STATEMENT_POINTS, Case, cases, run
-from tests.faults.rig import Rig, ending, leftovers, pyiceberg_rows
+from tests.faults.cases import CHANGES, STATEMENT_POINTS, WAYS, Case, cases, run
+from tests.faults.files import leftovers
+from tests.faults.lost import lost_cases
+from tests.faults.rig import Rig, ending, pyiceberg_rows
 from tests.faults.transactions import TRANSACTIONS, run_transaction, transaction_cases
 from tests.support.lakehouse import shared_spark
 
 from sparkport.catalog.statement import Change
-from sparkport.errors import InternalError
+from sparkport.errors import InternalError, Unavailable
 from sparkport.lakehouse import faults
 from sparkport.lakehouse.faults import POINTS, Fault, fault
 
@@ -51,6 +53,24 @@ def test_a_server_killed_at_a_step_leaves_all_or_nothing(
     outcome = run(Case(1, operation, Fault(point, "server")), shared)
     assert not outcome.acknowledged
     assert outcome.happened is happens
+
+
+@pytest.mark.parametrize(
+    ("operation", "point", "action"),
+    [
+        ("insert", "pointer.after", "lost"),
+        ("delete", "apply.after", "lost"),
+        ("replace", "pointer.after", "lost"),
+        ("update", "publish.after", "cut"),
+        ("two tables", "pointer.after", "lost"),
+    ],
+)
+def test_an_answer_that_is_lost_on_the_way_is_found_out_by_asking_again(
+    shared: Rig, operation: str, point: str, action: str
+) -> None:
+    case = Case(1, operation, Fault(point, action))
+    outcome = run_transaction(case, shared) if operation in TRANSACTIONS else run(case, shared)
+    assert outcome.acknowledged is (operation not in CHANGES)
 
 
 def test_spark_and_server_killed_together_come_back_to_all_or_nothing(own: Rig) -> None:
@@ -105,6 +125,13 @@ def test_a_fault_happens_at_its_point_and_time_only(tmp_path: Path, monkeypatch:
     assert not plan.exists()
 
 
+def test_an_answer_is_lost_when_that_is_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "_seen", type(faults._seen)())
+    monkeypatch.setenv("SPARKPORT_FAULT", "pointer.after=lost")
+    with pytest.raises(Unavailable, match="as was asked for"):
+        fault("pointer.after")
+
+
 def test_spark_is_killed_when_that_is_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     killed = threading.Event()
     monkeypatch.setattr(faults, "_kill_spark", killed.set)
@@ -122,6 +149,16 @@ def test_a_hundred_faults_are_every_change_at_every_point_with_every_victim() ->
     victims = ("server", "spark", "both")
     assert met >= {(change, point, victim) for change in CHANGES for point in STATEMENT_POINTS for victim in victims}
     assert len(chosen) == 100
+
+
+def test_answers_are_lost_at_every_point_of_every_change() -> None:
+    chosen = lost_cases(7)
+    assert chosen == lost_cases(7) != lost_cases(8)
+    met = {(case.operation, case.way, case.fault.point, case.fault.action) for case in chosen}
+    assert met >= {(change, way, point, "lost") for change in CHANGES for way in WAYS for point in STATEMENT_POINTS}
+    assert met >= {(change, "", point, "cut") for change in CHANGES for point in STATEMENT_POINTS}
+    deferred = {(case.fault.point, case.fault.action) for case in chosen if case.operation in TRANSACTIONS[2:]}
+    assert deferred == {(point, action) for point in POINTS for action in ("lost", "cut")}
 
 
 def test_two_hundred_faults_in_transactions_are_half_over_two_tables() -> None:

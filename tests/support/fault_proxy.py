@@ -1,6 +1,7 @@
-"""A network that fails between a client and a server: what the server says is held back, or lost with the connection.
+"""A network that fails between a client and a server: what is said is held back, or lost with the connection.
 
-It knows nothing of gRPC. What the client says always goes through, so a request has been heard when its answer is lost.
+It knows nothing of gRPC or of any other protocol. Unless it swallows everything, what the client says goes through, so
+a request has been heard when its answer is lost.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from urllib.parse import urlsplit
 
@@ -26,6 +27,7 @@ class FaultProxy:
         self._target = (target.hostname or "127.0.0.1", target.port or 0)
         self._changed = threading.Condition()
         self._held = False
+        self._swallowing = False
         self._lines: list[_Line] = []
         self._threads: list[threading.Thread] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -41,17 +43,22 @@ class FaultProxy:
         with self._changed:
             self._held = True
 
+    def swallow(self) -> None:
+        """From now on nothing gets through in either direction, not even that a connection has ended."""
+        with self._changed:
+            self._held = self._swallowing = True
+
     def release(self) -> None:
         """Pass on what was kept."""
         with self._changed:
-            self._held = False
+            self._held = self._swallowing = False
             self._changed.notify_all()
 
     def cut(self) -> None:
         """End all connections; what was kept is lost. Those made afterwards are sound."""
         with self._changed:
             lines, self._lines = self._lines, []
-            self._held = False
+            self._held = self._swallowing = False
             for line in lines:
                 line.cut()
             self._changed.notify_all()
@@ -95,13 +102,21 @@ class FaultProxy:
 
     def _requests(self, line: _Line) -> None:
         for data in line.heard(line.client):
+            self._wait(line, lambda: self._swallowing)
             line.say(line.server, data)
+        self._wait(line, lambda: self._swallowing)
+        line.end()
 
     def _answers(self, line: _Line) -> None:
         for data in line.heard(line.server):
-            with self._changed:
-                self._changed.wait_for(lambda: line.is_cut or not self._held)
+            self._wait(line, lambda: self._held)
             line.say(line.client, data)
+        self._wait(line, lambda: self._swallowing)
+        line.end()
+
+    def _wait(self, line: _Line, blocked: Callable[[], bool]) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: line.is_cut or not blocked())
 
 
 class _Line:
@@ -120,9 +135,11 @@ class _Line:
                 yield data
         except OSError:
             pass
-        finally:
-            self.cut()
-            self._close()
+
+    def end(self) -> None:
+        """One of the two who listen is done."""
+        self.cut()
+        self._close()
 
     def say(self, target: socket.socket, data: bytes) -> None:
         if not self.is_cut:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import glob
 import os
@@ -14,8 +15,8 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,80 @@ _PLACES = ("/usr/lib/postgresql/*/bin", "/usr/libexec/postgresql*", "/usr/pgsql-
 _INSTALL = Path(__file__).parents[2] / "scripts" / "system-install"
 
 
-@dataclass(frozen=True, slots=True)
 class PostgresCluster:
-    """A server on 127.0.0.1 that trusts everybody."""
+    """A server on 127.0.0.1 that trusts everybody. It can be stopped and started again, at the same address."""
 
-    port: int
-    process_id: int
+    def __init__(self, binaries: Path, folder: Path, account: dict[str, Any]) -> None:
+        self.port = _free_port()
+        self._binaries = binaries
+        self._folder = folder
+        self._account = account
+        self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+        # The kernel ends the server with the thread that started it, so that has to be one that stays.
+        self._starter = ThreadPoolExecutor(1, thread_name_prefix="postgres-starter")
+
+    @property
+    def process_id(self) -> int:
+        if self._process is None:
+            raise RuntimeError("PostgreSQL is not started")
+        return self._process.pid
+
+    def start(self) -> None:
+        self._starter.submit(self._start).result()
+
+    def close(self) -> None:
+        self.stop()
+        self._starter.shutdown()
+
+    def _start(self) -> None:
+        command = [str(self._binaries / "postgres"), "-D", str(self._folder / "data"), "-h", "127.0.0.1"]
+        command += ["-p", str(self.port), "-k", str(self._folder), "-F", "-c", "log_destination=stderr"]
+        self._process = process = subprocess.Popen(
+            command,
+            cwd=self._folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+            **self._account,
+        )
+        seen: list[str] = []
+        for line in process.stderr or ():
+            seen.append(line)
+            if _READY in line:
+                break
+        else:
+            pytest.fail("PostgreSQL did not start:\n" + "".join(seen[-10:]))
+        self._reader = threading.Thread(target=_drain, args=(process,), name="postgres-log", daemon=True)
+        self._reader.start()
+
+    def stop(self, how: signal.Signals = signal.SIGQUIT) -> None:
+        """At once, as a crash would, unless told otherwise. Safe to repeat."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(how)
+        process.wait(timeout=30)
+        if self._reader is not None:
+            self._reader.join(timeout=30)
+        if process.stderr is not None:
+            process.stderr.close()
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """All its processes stand still for the length of the block; what is sent to them meanwhile they find later."""
+        stopped = [self.process_id, *_children(self.process_id)]
+        for process in stopped:
+            os.kill(process, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for process in stopped:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGCONT)
 
     def uri(self, database: str = "postgres") -> str:
         return f"postgresql://{_USER}@127.0.0.1:{self.port}/{database}"
@@ -45,6 +114,13 @@ class PostgresCluster:
 
         with psycopg.connect(self.uri(), autocommit=True) as connection:
             connection.execute(sql)
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        import psycopg
+
+        with psycopg.connect(self.uri(), autocommit=True) as connection:
+            rows: list[tuple[Any, ...]] = connection.execute(sql).fetchall()
+            return rows
 
     @contextmanager
     def database(self) -> Iterator[str]:
@@ -69,8 +145,12 @@ def postgres_cluster() -> Iterator[PostgresCluster]:
         if account:
             shutil.chown(folder, account["user"], account["group"])
         _initialise(binaries, folder, account)
-        with _running(binaries, folder, account) as cluster:
+        cluster = PostgresCluster(binaries, folder, account)
+        try:
+            cluster.start()
             yield cluster
+        finally:
+            cluster.close()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -115,42 +195,13 @@ def _initialise(binaries: Path, folder: Path, account: dict[str, Any]) -> None:
         pytest.fail(f"initdb failed: {done.stderr.strip()}")
 
 
-@contextmanager
-def _running(binaries: Path, folder: Path, account: dict[str, Any]) -> Iterator[PostgresCluster]:
-    port = _free_port()
-    command = [str(binaries / "postgres"), "-D", str(folder / "data"), "-h", "127.0.0.1", "-p", str(port)]
-    command += ["-k", str(folder), "-F", "-c", "log_destination=stderr"]
-    process = subprocess.Popen(
-        command,
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=_die_with_parent if sys.platform == "linux" else None,
-        **account,
-    )
-    reader: threading.Thread | None = None
-    try:
-        seen: list[str] = []
-        for line in process.stderr or ():
-            seen.append(line)
-            if _READY in line:
-                break
-        else:
-            pytest.fail("PostgreSQL did not start:\n" + "".join(seen[-10:]))
-        reader = threading.Thread(target=_drain, args=(process,), name="postgres-log", daemon=True)
-        reader.start()
-        yield PostgresCluster(port, process.pid)
-    finally:
-        # An immediate end: nothing in there is to be kept.
-        process.send_signal(signal.SIGQUIT)
-        process.wait(timeout=30)
-        if reader is not None:
-            reader.join(timeout=30)
-        if process.stderr is not None:
-            process.stderr.close()
+def _children(parent: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
+                found.append(int(entry.name))
+    return found
 
 
 def _drain(process: subprocess.Popen[str]) -> None:

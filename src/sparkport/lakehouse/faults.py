@@ -2,8 +2,9 @@
 
 ``SPARKPORT_FAULT=publish.before`` kills the server when it first gets there, as a crash would. The whole form is
 ``point#n=action:seconds``: at the n-th time; ``server``, ``spark`` or ``both`` are killed, so many seconds later if
-told, ``error`` raises, ``pause`` waits. ``SPARKPORT_FAULT=@file`` takes the plan from a file and removes it when it is
-carried out, so that a server that runs can be told where to die next.
+told, ``error`` raises, ``lost`` raises as if what was just done had been done without an answer, ``pause`` waits.
+``SPARKPORT_FAULT=@file`` takes the plan from a file and removes it when it is carried out, so that a server that runs
+can be told where to die next.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkport.errors import InternalError
+from sparkport.errors import InternalError, Unavailable
 
 __all__ = ["ACTIONS", "Fault", "POINTS", "fault", "on_fault", "on_kill_spark"]
 
@@ -38,7 +39,7 @@ POINTS = (
     "publish.after",  # the statement is done, its answer not sent
 )
 
-ACTIONS = ("server", "spark", "both", "error", "pause")
+ACTIONS = ("server", "spark", "both", "error", "lost", "pause")
 
 _ENV = "SPARKPORT_FAULT"
 _FORM = re.compile(r"(?P<point>[a-z.]+)(?:#(?P<time>\d+))?(?:=(?P<action>[a-z]+))?(?::(?P<seconds>[\d.]+))?")
@@ -109,6 +110,8 @@ def _carry_out(point: str, plan: str) -> None:
             _seen.clear()
     if chosen.action == "error":
         raise InternalError(f"a fault at {point}, as was asked for")
+    if chosen.action == "lost":
+        raise Unavailable(f"the answer at {point} is lost, as was asked for")
     if chosen.action == "pause":
         time.sleep(chosen.seconds)
     elif chosen.seconds:
