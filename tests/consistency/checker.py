@@ -37,6 +37,11 @@ class Kind(Enum):
     STALE_READ = "a commit that was acknowledged before the transaction began was not seen"
     FUTURE_READ = "a commit that was asked for after the transaction had begun was seen"
     WRONG_TOTAL = "the balances that one transaction saw do not add up"
+    DOUBLED = "doubled: a value that was inserted once is there twice"
+    LOST = "lost: a value that was inserted and that nobody removed is not there"
+    RESURRECTED = "resurrected: a value that was removed is there again"
+    INVENTED = "a value that nobody has inserted was read"
+    UNRESOLVED = "nobody could find out whether a transaction was committed"
 
 
 _CYCLES = {

@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
+from tests.consistency.sessions import Calls
 from tests.support.lakehouse import lakehouse
 from tests.support.plain_spark import PlainSpark
 
 from sparkport.catalog.model import Catalog
+from sparkport.catalog.transaction import Isolation
 from sparkport.client import Client, connect
-from sparkport.errors import Unsupported
+from sparkport.errors import Code, Unsupported
 from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
 
@@ -54,11 +56,15 @@ class EngineUnderTest:
 
     ``maintain`` is the engine's own work on a table, which no client may notice, and says how many files it has
     replaced; ``plain_spark`` is somebody who changes tables past the server. None where there is no such thing.
+    Where clients have their own way to begin transactions, as at one of several servers, that is ``begin``;
+    ``refusals`` are the codes that they may meet then.
     """
 
-    catalog: Catalog
     location: str
     size: Size
+    catalog: Catalog | None = None
+    begin: Callable[[Isolation, bool], Calls] | None = None
+    refusals: frozenset[Code] = frozenset({Code.ABORTED})
     maintain: Callable[[str], int] | None = None
     plain_spark: PlainSpark | None = None
     _numbers: Iterator[int] = field(default_factory=itertools.count)

@@ -9,7 +9,21 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-__all__ = ["Append", "Clock", "Key", "NO_CLIENT", "Operation", "Outcome", "Read", "Recorder", "Transaction", "Write"]
+__all__ = [
+    "Append",
+    "Clock",
+    "Delete",
+    "Insert",
+    "Key",
+    "NO_CLIENT",
+    "Operation",
+    "Outcome",
+    "Read",
+    "Recorder",
+    "Rewrite",
+    "Transaction",
+    "Write",
+]
 
 Key = Hashable
 
@@ -27,7 +41,8 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What was there: for a list its elements, for a register its value, None where there is nothing."""
+    """What was there: for a list its elements, for a register its value, None where there is nothing; for a table
+    that is a set all its values, each as often as it was there."""
 
     key: Key
     value: Any
@@ -49,7 +64,32 @@ class Write:
     value: Hashable
 
 
-Operation = Read | Append | Write
+@dataclass(frozen=True, slots=True)
+class Insert:
+    """A value is inserted into a table once in a history."""
+
+    table: str
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    table: str
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """Somebody has put another content in a table's place, as by rolling it back or by making it anew.
+
+    ``content`` is what is there then: for a set its values, for lists pairs of key and elements.
+    """
+
+    table: str
+    content: frozenset[Any]
+
+
+Operation = Read | Append | Write | Insert | Delete | Rewrite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,18 @@ from typing import Any
 
 import pyarrow as pa
 from tests.consistency.client import CallFailed, ContractClient
-from tests.consistency.history import Append, Clock, Operation, Outcome, Read, Recorder, Transaction, Write
+from tests.consistency.history import (
+    Append,
+    Clock,
+    Delete,
+    Insert,
+    Operation,
+    Outcome,
+    Read,
+    Recorder,
+    Transaction,
+    Write,
+)
 
 from sparkport.catalog.transaction import Isolation
 from sparkport.client import Client
@@ -36,6 +47,12 @@ class Calls(ABC):
     @abstractmethod
     def update(self, table: str, rows: pa.RecordBatch) -> int:
         """``rows`` have a column ``rowid`` and those that are to change."""
+
+    def insert(self, table: str, rows: pa.RecordBatch) -> int:
+        raise NotImplementedError
+
+    def delete(self, table: str, row_ids: Sequence[int]) -> int:
+        raise NotImplementedError
 
     @abstractmethod
     def commit(self) -> None: ...
@@ -115,6 +132,25 @@ class OpenTransaction:
         self.operations += [Write((table, key), (value, self.number)) for key, value in values.items()]
         self._update(table, new)
 
+    def values(self, table: str) -> dict[int, Row]:
+        """The rows of a set, whatever was inserted into it."""
+        found = self.calls.read(table)
+        self.operations.append(Read(table, tuple(sorted(row["value"] for row in found))))
+        return {row["value"]: row for row in found}
+
+    def insert(self, table: str, values: Sequence[int]) -> None:
+        self.operations += [Insert(table, value) for value in values]
+        self.written = self.clock()
+        rows = pa.RecordBatch.from_pydict({"value": pa.array(values, pa.int64())})
+        changed = self.calls.insert(table, rows)
+        assert changed == len(values), f"{len(values)} rows were sent to {table}, {changed} inserted"
+
+    def delete(self, table: str, rows: Mapping[int, Row], values: Sequence[int]) -> None:
+        self.operations += [Delete(table, value) for value in values]
+        self.written = self.clock()
+        changed = self.calls.delete(table, [rows[value]["rowid"] for value in values])
+        assert changed <= len(values), f"{len(values)} rows of {table} were to be deleted, {changed} were"
+
     def _rows(self, table: str) -> dict[int, Row]:
         """Those of the workload. Rows with keys below zero are somebody else's."""
         found = [row for row in self.calls.read(table) if row["key"] >= 0]
@@ -130,15 +166,16 @@ class OpenTransaction:
 
 @dataclass(slots=True)
 class Session:
-    """One client and its part of the record."""
+    """One client and its part of the record. ``refusals`` are the codes that say: nothing has happened."""
 
     begin: Callable[[], Calls]
     recorder: Recorder
     number: int
     auto_commit: bool = False
+    refusals: frozenset[Code] = frozenset({Code.ABORTED})
 
     def run(self, body: Callable[[OpenTransaction], None], *, roll_back: bool = False) -> Outcome:
-        """One try. Only a conflict may refuse it; anything else is an error of the server's."""
+        """One try. Only a conflict, or what else is said to, may refuse it; the rest are errors of the server's."""
         clock = self.recorder.clock
         begin_called = clock()
         calls = self.begin()
@@ -155,7 +192,7 @@ class Session:
                 calls.commit()
                 outcome = Outcome.OK
         except (CallFailed, SparkportError) as failure:
-            if failure.code is not Code.ABORTED and failure.code not in _NO_ANSWER:
+            if failure.code not in self.refusals and failure.code not in _NO_ANSWER:
                 raise
             asked = transaction.written if self.auto_commit else end_called
             unknown = failure.code in _NO_ANSWER and asked > 0

@@ -22,6 +22,7 @@ class Setting:
 
     def __init__(self, engine: EngineUnderTest) -> None:
         rows = pa.table({"value": [0, 0, 0], "other": [0, 0, 0]}, schema=COLUMNS)
+        assert engine.catalog is not None
         self.catalog = engine.catalog
         self.name = engine.new_table("overlapping", rows)
         assert self.catalog.transactions is not None

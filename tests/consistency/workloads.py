@@ -1,4 +1,4 @@
-"""What many clients do at once while their history is recorded: append to lists, move money, and skew writes.
+"""What many clients do at once while their history is recorded: append to lists, fill sets, move money, skew writes.
 
 All goes over real gRPC, against any engine that can be served, in deferred transactions or in ones whose single
 statement commits itself. On request the engine is busy with its own work on the tables meanwhile, and somebody changes
@@ -23,7 +23,7 @@ from tests.consistency.sessions import AutoCommitting, Calls, Deferring, OpenTra
 
 from sparkport.catalog.transaction import Isolation
 
-__all__ = ["Load", "append_to_lists", "skew_writes", "transfer_money"]
+__all__ = ["Load", "append_to_lists", "insert_and_delete", "skew_writes", "transfer_money"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,9 @@ Body = Callable[[OpenTransaction], None]
 Script = Callable[[Session, random.Random], None]
 
 
-def append_to_lists(engine: EngineUnderTest, load: Load) -> list[Transaction]:
+def append_to_lists(
+    engine: EngineUnderTest, load: Load, *, more: Sequence[Callable[[Sequence[str]], Disturbance]] = ()
+) -> list[Transaction]:
     """Each transaction reads whole tables and appends to a few keys in them."""
     empty = pa.table({"key": pa.array(range(load.keys), pa.int64()), "elements": pa.array([""] * load.keys)})
     tables = [engine.new_table("lists", empty) for _ in range(4)]
@@ -84,6 +86,53 @@ def append_to_lists(engine: EngineUnderTest, load: Load) -> list[Transaction]:
             transaction.lists(table)
 
     others = _disturbances(engine, load, tables, appends_to_lists(load.keys))
+    others += [make(tables) for make in more]
+    return _run(engine, load, _mixed(load, single if load.auto_commit else several), look, others)
+
+
+def insert_and_delete(
+    engine: EngineUnderTest, load: Load, *, more: Sequence[Callable[[Sequence[str]], Disturbance]] = ()
+) -> list[Transaction]:
+    """Each transaction looks at tables that are sets, inserts values that never were there and deletes some it saw."""
+    tables = [engine.new_table("sets", pa.table({"value": pa.array([], pa.int64())})) for _ in range(3)]
+
+    def several(dice: random.Random) -> Body:
+        chosen = dice.sample(tables, dice.randint(1, 2))
+        counts = {table: (dice.randint(0, 2), dice.randint(0, 2)) for table in chosen}
+        writes = dice.random() < load.writers
+
+        def body(transaction: OpenTransaction) -> None:
+            for place, table in enumerate(chosen):
+                rows = transaction.values(table)
+                inserts, deletes = counts[table] if writes else (0, 0)
+                new = [transaction.number * 10 + place * 2 + number for number in range(inserts)]
+                if new:
+                    transaction.insert(table, new)
+                old = sorted(rows)[: min(deletes, len(rows))]
+                if old:
+                    transaction.delete(table, rows, old)
+                if new or old:
+                    transaction.values(table)
+
+        return body
+
+    def single(dice: random.Random) -> Body:
+        table, deletes, writes = dice.choice(tables[:2]), dice.random() < 0.4, dice.random() < load.writers
+
+        def body(transaction: OpenTransaction) -> None:
+            rows = transaction.values(table)
+            if writes and deletes and rows:
+                transaction.delete(table, rows, sorted(rows)[:1])
+            elif writes:
+                transaction.insert(table, [transaction.number * 10, transaction.number * 10 + 1])
+
+        return body
+
+    def look(transaction: OpenTransaction) -> None:
+        for table in tables:
+            transaction.values(table)
+
+    others = [make(tables) for make in more]
     return _run(engine, load, _mixed(load, single if load.auto_commit else several), look, others)
 
 
@@ -198,6 +247,9 @@ def _sessions(engine: EngineUnderTest, load: Load, recorder: Recorder) -> Iterat
     with ExitStack() as stack:
 
         def beginner() -> Callable[[], Calls]:
+            begin = engine.begin
+            if begin is not None:
+                return lambda: begin(load.isolation, load.auto_commit)
             if load.auto_commit:
                 contract = ContractClient(engine.location, timeout=PATIENCE_SECONDS)
                 stack.callback(contract.close)
@@ -205,8 +257,10 @@ def _sessions(engine: EngineUnderTest, load: Load, recorder: Recorder) -> Iterat
             client = stack.enter_context(engine.connect())
             return lambda: Deferring(client, load.isolation)
 
-        numbers = range(load.clients + 1)
-        yield [Session(beginner(), recorder, number, auto_commit=load.auto_commit) for number in numbers]
+        yield [
+            Session(beginner(), recorder, number, auto_commit=load.auto_commit, refusals=engine.refusals)
+            for number in range(load.clients + 1)
+        ]
 
 
 def _registers(keys: int, value: int) -> pa.Table:
