@@ -11,19 +11,20 @@ from itertools import count
 
 import pyarrow as pa
 import pytest
-from tests.lakehouse.handles import Handle, create
+from tests.lakehouse.handles import NOBODY, Handle, create
 from tests.lakehouse.transacting import FIVE, at_point, names, people
 from tests.support.fault_proxy import FaultProxy
 from tests.support.lakehouse import Lake
 
 from sparkport.app import Server
-from sparkport.catalog.transaction import TransactionState
+from sparkport.catalog import CallContext, DMLResult
+from sparkport.catalog.transaction import Isolation, TransactionState
 from sparkport.client import Client, connect
 from sparkport.client import transaction as client_transaction
 from sparkport.client.errors import OutcomeUnknown
 from sparkport.client.transaction import Transaction
 from sparkport.errors import Conflict, FailedPrecondition, Unavailable
-from sparkport.lakehouse.faults import on_fault
+from sparkport.lakehouse.faults import POINTS, on_fault
 from sparkport.testing import serving
 
 pytestmark = pytest.mark.timeout(300)
@@ -291,9 +292,11 @@ class Silent:
 
 @pytest.fixture
 def silent(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Silent:
+    """Neither does the catalog say what became of the commit."""
     ledger = lake.opened.engine.ledger
     found = Silent(ledger.end)
     monkeypatch.setattr(ledger, "end", found)
+    on_fault("settle.before", _no_answer)
     return found
 
 
@@ -374,5 +377,85 @@ def test_a_commit_in_doubt_that_is_rolled_back_says_whether_it_was_made(
 @pytest.fixture(autouse=True)
 def _no_faults() -> Iterator[None]:
     yield
-    for point in ("commit.decided", "apply.between", "publish.before", "pointer.before", "pointer.after"):
+    for point in POINTS:
         on_fault(point, None)
+
+
+# In auto-commit
+
+
+def _insert_alone(table: Handle, ctx: CallContext) -> DMLResult:
+    return table.insert(people((10, "new")), ctx)
+
+
+def _update_alone(table: Handle, ctx: CallContext) -> DMLResult:
+    return table.update([table.ids()[0]], names("changed"), ctx)
+
+
+def _delete_alone(table: Handle, ctx: CallContext) -> DMLResult:
+    return table.delete([table.ids()[0]], ctx)
+
+
+AUTO = {"insert": _insert_alone, "update": _update_alone, "delete": _delete_alone}
+ISOLATIONS = list(Isolation)
+
+
+def pinned(lake: Lake, isolation: Isolation) -> CallContext:
+    return CallContext(transaction_id=lake.opened.engine.transactions.begin(NOBODY, isolation=isolation))
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+@pytest.mark.parametrize("change", list(AUTO))
+def test_a_statement_whose_commit_the_database_does_not_confirm_is_found_to_be_made(
+    lake: Lake, table: Handle, change: str, isolation: Isolation
+) -> None:
+    do, expected = AUTO[change], sorted(IN_DOUBT[change][1])
+    with at_point("pointer.after", _no_answer):
+        assert do(table, pinned(lake, isolation)).affected_rows == 1
+    check(lake, [table], expected)
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+@pytest.mark.parametrize("change", list(AUTO))
+def test_a_statement_that_the_database_does_not_commit_has_changed_nothing(
+    lake: Lake, near: Client, table: Handle, change: str, isolation: Isolation
+) -> None:
+    do = AUTO[change]
+    with at_point("pointer.before", _no_answer), pytest.raises(Unavailable, match="no answer"):
+        do(table, pinned(lake, isolation))
+    check(lake, [table], START)
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+@pytest.mark.parametrize(("point", "state"), [("pointer.after", COMMITTED), ("pointer.before", ABORTED)])
+@pytest.mark.parametrize("change", list(AUTO))
+def test_the_status_tells_what_became_of_a_statement_in_doubt(
+    lake: Lake, near: Client, table: Handle, change: str, point: str, state: TransactionState, isolation: Isolation
+) -> None:
+    do, expected = AUTO[change], sorted(IN_DOUBT[change][1])
+    ctx = pinned(lake, isolation)
+    assert ctx.transaction_id is not None
+    manager = lake.opened.engine.transactions
+    on_fault("settle.before", _no_answer)
+    with at_point(point, _no_answer), pytest.raises(Unavailable, match="not known yet"):
+        do(table, ctx)
+    manager.failed(ctx.transaction_id)  # as the server does after an error
+    with pytest.raises(Unavailable, match="ask for its status"):
+        manager.status(ctx.transaction_id)
+    with pytest.raises(Unavailable, match="not known yet"):
+        _insert_alone(table, ctx)
+    on_fault("settle.before", None)
+    assert manager.status(ctx.transaction_id) is state
+    with pytest.raises(FailedPrecondition, match=state.value):
+        _insert_alone(table, ctx)
+    check(lake, [table], expected if state is COMMITTED else START)
+
+
+@pytest.mark.parametrize("point", ["pointer.after", "pointer.before"])
+def test_a_repeat_of_a_statement_in_doubt_is_made_once(lake: Lake, near: Client, table: Handle, point: str) -> None:
+    """The client repeats it under the same id, and the catalog still does not say what became of the first."""
+    on_fault("settle.before", _no_answer)
+    with at_point(point, _no_answer):
+        near.insert(f"public.{table.name}", people((10, "new")))
+    on_fault("settle.before", None)
+    check(lake, [table], [*START, (10, "new")])

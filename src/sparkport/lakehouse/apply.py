@@ -35,8 +35,10 @@ from sparkport.lakehouse.staged import (
     check_counts,
     current_metadata,
     marked_snapshot,
+    marking,
     merge_staged,
     rows_and_columns,
+    take_back,
 )
 from sparkport.lakehouse.staging import StagedRows, Staging
 from sparkport.lakehouse.types import spark_type
@@ -117,7 +119,7 @@ class Applier:
         staged = StagedSnapshot(
             table=table, part=part, mark=mark, is_branch=is_branch, state=rows_and_columns(part.version.metadata)
         )
-        conf = {"spark.wap.branch" if is_branch else "spark.wap.id": mark}
+        conf = {"spark.wap.branch" if is_branch else "spark.wap.id": mark, **marking(mark)}
         known = ",".join(part.transactions)[:_MARK_CHARACTERS]
         conf["spark.sql.iceberg.snapshot-property.sparkport.transactions"] = known
         if is_branch:
@@ -136,6 +138,8 @@ class Applier:
                 fault("apply.after")
         except SparkportError as exc:
             self.discard(staged)
+            if self._is_taken_back(staged):
+                return None
             if isinstance(exc, Unavailable):
                 raise
             if isinstance(exc, LostRace) or rows_and_columns(self._metadata(table)) != staged.state:
@@ -144,6 +148,9 @@ class Applier:
         except BaseException:
             self._in_use.discard(mark)
             raise
+        if self._is_taken_back(staged):
+            self.discard(staged)
+            return None
         return staged
 
     def edit(self, staged: StagedSnapshot) -> Edit | None:
@@ -170,6 +177,11 @@ class Applier:
             for table in self._places(staged):
                 drop_branches(self._pointers, self._files, table, lambda name: name == staged.mark)
         self._in_use.discard(staged.mark)
+
+    def _is_taken_back(self, staged: StagedSnapshot) -> bool:
+        """Whether they had landed in the open. This MUST be asked before they are published."""
+        base = staged.part.version.metadata.main_snapshot_id
+        return take_back(self._pointers, self._files, staged.table, staged.mark, base)
 
     def _places(self, staged: StagedSnapshot) -> list[TableName]:
         """Where the branch may be: the table of that name, and the one that had it, found by its folder."""

@@ -143,7 +143,7 @@ class LakehouseSchema(MutableSchema):
         if found is None:
             raise TableNotFound(self.name, name)
         location = self._engine.pointers.drop((self.name, found))
-        self._engine.own.note(ctx, (self.name, found), location, None)
+        self._engine.dropped(ctx, (self.name, found), location)
 
     def _require(self, name: str) -> Table:
         version = self._engine.current((self.name, name))
@@ -163,7 +163,7 @@ class LakehouseSchema(MutableSchema):
         renamed = self._engine.current((self.name, new_name))
         if renamed is None:
             raise TableNotFound(self.name, new_name)
-        self._engine.own.note(ctx, (self.name, found), renamed.location, None)
+        self._engine.dropped(ctx, (self.name, found), renamed.location)
         self._engine.own.note(ctx, renamed.name, None, renamed.location)
         return LakeTable(renamed, self._engine)
 
@@ -214,7 +214,7 @@ class LakehouseCatalog(MutableCatalog):
         if found is None:
             raise SchemaNotFound(name)
         for table, location in self.engine.pointers.drop_schema_with_tables(found.name).items():
-            self.engine.own.note(ctx, table, location, None)
+            self.engine.dropped(ctx, table, location)
         self.engine.own.note_schema(ctx, found.name, None)
 
     def rename_schema(self, ctx: CallContext, name: str, new_name: str) -> Schema:
@@ -234,7 +234,7 @@ class LakehouseCatalog(MutableCatalog):
         if taken is not None:
             new_name = taken.name
         for table, location in self.engine.pointers.rename_schema(found.name, new_name).items():
-            self.engine.own.note(ctx, (found.name, table), location, None)
+            self.engine.dropped(ctx, (found.name, table), location)
             self.engine.own.note(ctx, (new_name, table), None, location)
         self.engine.own.note_schema(ctx, found.name, None)
         self.engine.own.note_schema(ctx, new_name, cut.schemas[found.name])

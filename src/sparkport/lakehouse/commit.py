@@ -67,6 +67,11 @@ class Pending:
     def tables(self) -> set[TableName]:
         return self.changes.keys() | self.reads.keys()
 
+    def counted(self) -> Mapping[str, int]:
+        """The statements with the rows that they have changed: those that others had deleted already are none."""
+        gone = sum(map(len, self.gone.values()))
+        return {key: count - gone for key, count in self.statements.items()}
+
     def changed_ids(self, table: TableName) -> tuple[Ids, Ids]:
         if table not in self.ids:
             self.ids[table] = self.changes[table].changed_ids()
@@ -94,14 +99,23 @@ class Committer:
     def close(self) -> None:
         self._pool.shutdown()
 
-    def commit(self, mine: Pending) -> Mapping[TableName, str]:
-        """Returns when it is committed, with the places of the tables' metadata; or raises, and nothing is changed."""
+    def commit(self, mine: Pending, remaining: Callable[[], float | None] = lambda: None) -> Mapping[TableName, str]:
+        """Returns when it is committed, with the places of the tables' metadata; or raises, and nothing is changed.
+
+        ``remaining``: seconds for which it may wait for its turn; one that has begun is brought to its end.
+        """
         with self._changed:
             self._waiting.append(mine)
         while True:
             with self._changed:
                 while not mine.done and not self._may_go(mine):
-                    self._changed.wait()
+                    left = remaining()
+                    if left is not None and left <= 0 and mine in self._waiting:
+                        self._waiting.remove(mine)
+                        self._changed.notify_all()
+                        tables = ", ".join(sorted(f"'{table[1]}'" for table in mine.tables))
+                        raise Unavailable(f"table {tables} is busy; try again")
+                    self._changed.wait(left if mine in self._waiting else None)
                 if mine.done:
                     break
                 group = self._gather(mine)
@@ -148,7 +162,7 @@ class Committer:
                 _Group(group, self._pointers, self._applier, self._current, self._pool).run()
         except BaseException as exc:
             left = [member for member in group if not member.done]
-            if isinstance(exc, SparkportError) and not isinstance(exc, Unavailable) and len(left) > 1:
+            if isinstance(exc, Exception) and not isinstance(exc, Unavailable) and len(left) > 1:
                 logger.info("a transaction of a group of %d failed; each is tried alone", len(left))
                 for member in left:
                     self._commit_group([member])
@@ -279,7 +293,7 @@ class _Group:
         """Move ``main`` of all tables at one instant; False when it has to be decided and applied again."""
         read = {table for member in self._members for table in member.reads if table not in self._staged}
         unchanged = {table: version.location for table in read if (version := versions[table]) is not None}
-        statements = {key: count for member in self._members for key, count in member.statements.items()}
+        statements = {key: count for member in self._members for key, count in member.counted().items()}
         for _ in range(_ATTEMPTS):
             edits = []
             for staged in self._staged.values():
@@ -347,6 +361,8 @@ def _gone(change: TableChange, ids: tuple[Ids, Ids], current: TableVersion | Non
         raise NotFound(f"table '{pinned.name[1]}' has been dropped")
     if not current.columns.takes_rows_of(pinned.columns):
         raise Conflict(f"table '{pinned.name[1]}' has been altered; run the statement again")
+    if not current.metadata.descends_from(pinned.snapshot_id, pinned.sequence_number):
+        raise Conflict(f"table '{pinned.name[1]}' has been rolled back; run the statement again")
     updated, deleted = ids
     if current.snapshot_id == pinned.snapshot_id or not (len(updated) or len(deleted)):
         return NO_IDS

@@ -13,7 +13,7 @@ from typing import Any
 
 from sparkport.lakehouse.numbers import numbered
 
-__all__ = ["Json", "drop_refs", "evolve_schema", "move_main", "new_table", "set_properties"]
+__all__ = ["Json", "clear_main", "drop_refs", "evolve_schema", "move_main", "new_table", "set_properties"]
 
 Json = dict[str, Any]
 
@@ -72,6 +72,14 @@ def move_main(metadata: Mapping[str, Any], snapshot_id: int, *, previous: str) -
     after["current-snapshot-id"] = snapshot_id
     log = [*after.get("snapshot-log", []), {"timestamp-ms": after["last-updated-ms"], "snapshot-id": snapshot_id}]
     after["snapshot-log"] = log
+    return after
+
+
+def clear_main(metadata: Mapping[str, Any], *, previous: str) -> Json:
+    """The table as it was before it had any rows; its log of ``main`` goes with it, as the format asks for."""
+    after = drop_refs(numbered(_changed(metadata, previous)), ["main"])
+    after.pop("current-snapshot-id", None)
+    after["snapshot-log"] = []
     return after
 
 

@@ -8,9 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from sparkport.catalog.context import CallContext
+from sparkport.catalog.context import CallContext, current_call
 from sparkport.catalog.transaction import Isolation, OpenTransaction, TransactionState
-from sparkport.errors import Conflict, NotFound, ResourceExhausted, SparkportError, TransactionNotActive
+from sparkport.errors import (
+    AlreadyExists,
+    Conflict,
+    NotFound,
+    ResourceExhausted,
+    SparkportError,
+    TransactionNotActive,
+    Unavailable,
+)
 from sparkport.lakehouse.apply import Applier
 from sparkport.lakehouse.cache import BoundedCache
 from sparkport.lakehouse.changes import NetChange, TableChange, Workspace
@@ -20,7 +28,7 @@ from sparkport.lakehouse.ledger import Ledger
 from sparkport.lakehouse.own import OwnChanges
 from sparkport.lakehouse.own_rows import OwnRows
 from sparkport.lakehouse.places import Warehouse
-from sparkport.lakehouse.pointers import Cut, Pointers, TableName
+from sparkport.lakehouse.pointers import Cut, OutcomeUnknown, Pointers, TableName
 from sparkport.lakehouse.snapshot import TableVersion, VersionLoader
 from sparkport.lakehouse.spark import Sessions
 from sparkport.lakehouse.staging import Staging
@@ -50,7 +58,8 @@ def _entries(version: TableVersion) -> int:
 class LakeView:
     """What a transaction sees: all pointers of the moment it began, later ones for tables that it wrote itself.
 
-    ``net`` is what it has changed and not committed, ``returned`` are tables whose rows it was given and deleted.
+    ``net`` is what it has changed and not committed, ``returned`` are tables whose rows it was given and deleted,
+    ``unknown`` is a statement's commit that was not answered.
     """
 
     cut: Cut
@@ -58,6 +67,7 @@ class LakeView:
     pins: dict[TableName, str | None] = field(default_factory=dict)
     read: set[TableName] = field(default_factory=set)
     net: NetChange | None = None
+    unknown: OutcomeUnknown | None = None
     returned: set[TableName] = field(default_factory=set)
 
     def change(self, table: TableName) -> TableChange | None:
@@ -175,6 +185,11 @@ class LakeEngine:
         if transaction is not None:
             transaction.state.pins[table] = location
 
+    def dropped(self, ctx: CallContext, table: TableName, location: str) -> None:
+        """The caller has dropped a table, or given it another name."""
+        self.own.note(ctx, table, location, None)
+        self.writers.forget(table)
+
     # Changes that wait for a commit
 
     def defers(self, transaction: Transaction[LakeView]) -> bool:
@@ -216,12 +231,22 @@ class LakeEngine:
             )
         if transaction.auto_commit and transaction.state.net is not None:
             try:
-                pending = self._pending(transaction, {} if statement is None else {statement: count})
-                transaction.state.pins.update(self._commit(pending))
+                return self._commit_statement(transaction, statement, count)
             finally:
                 self._close(transaction)
-            return count - sum(map(len, pending.gone.values()))
         return count
+
+    def _commit_statement(self, transaction: Transaction[LakeView], statement: str | None, count: int) -> int:
+        key = statement or transaction.id
+        pending = self._pending(transaction, {} if statement is None else {key: count})
+        try:
+            transaction.state.pins.update(self._commit(pending))
+        except AlreadyExists:  # another server was quicker with the same statement
+            committed = self.pointers.statement(key)
+            if committed is None:
+                raise
+            return committed
+        return count - sum(map(len, pending.gone.values()))
 
     def own_rows(self, ctx: CallContext, version: TableVersion, columns: tuple[int, ...]) -> OwnRows | None:
         """What a call's transaction has changed in a table that it reads, and does not see in ``version``."""
@@ -259,9 +284,11 @@ class LakeEngine:
     def _commit(self, pending: Pending) -> Mapping[TableName, str]:
         if not pending.changes and not pending.reads:
             return {}
+        call = current_call() or CallContext()
         if pending.changes:
-            self.spark.wait_ready(_PATIENCE)
-        return self._committer.commit(pending)
+            left = call.remaining()
+            self.spark.wait_ready(_PATIENCE if left is None else min(left, _PATIENCE))
+        return self._committer.commit(pending, call.remaining)
 
     def _close(self, transaction: Transaction[LakeView]) -> None:
         transaction.state.returned.clear()
@@ -322,7 +349,7 @@ class LakeEngine:
 
     def abort(self, transaction: Transaction[LakeView]) -> TransactionState:
         if transaction.auto_commit:
-            return TransactionState.ABORTED
+            return self._settled(transaction)
         try:
             return self.ledger.end(transaction.id, TransactionState.ABORTED)
         except SparkportError as exc:
@@ -330,6 +357,15 @@ class LakeEngine:
                 raise InDoubt(transaction.id) from exc
             logger.warning("the end of transaction %s was not noted: %s", transaction.id, exc)
             return TransactionState.ABORTED
+
+    def _settled(self, transaction: Transaction[LakeView]) -> TransactionState:
+        unknown = transaction.state.unknown
+        if unknown is None:
+            return TransactionState.ABORTED
+        try:
+            return TransactionState.COMMITTED if unknown.settle() else TransactionState.ABORTED
+        except Unavailable as exc:
+            raise InDoubt(transaction.id, auto_commit=True) from exc
 
     def discard(self, transaction: Transaction[LakeView]) -> None:
         self._close(transaction)

@@ -36,6 +36,7 @@ POINTS = (
     "metadata.after",  # it is there, and nobody points to it
     "pointer.before",  # the catalog's database has taken the change and not committed it
     "pointer.after",  # committed
+    "settle.before",  # a commit was not answered, and the catalog is about to be asked what became of it
     "publish.after",  # the statement is done, its answer not sent
 )
 

@@ -144,6 +144,27 @@ class TableMetadata:
             yield found
             snapshot_id = found.parent_id
 
+    def descends_from(self, snapshot_id: int | None, sequence_number: int) -> bool:
+        """Whether ``main`` came from a snapshot; not if it was rolled back, or set to another line, since.
+
+        Snapshots in between may have expired: then the log of ``main`` tells whether it ever went back.
+        """
+        if snapshot_id is None:
+            return True
+        oldest: Snapshot | None = None
+        for found in self.ancestors(self.main_snapshot_id):
+            if found.id == snapshot_id:
+                return True
+            if found.sequence_number < sequence_number:
+                return False
+            oldest = found
+        if oldest is None or oldest.parent_id is None:
+            return False
+        moves = [entry["snapshot-id"] for entry in self.snapshot_log]
+        after = moves[len(moves) - moves[::-1].index(snapshot_id) :] if snapshot_id in moves else moves
+        later = (self._snapshots[move].get("sequence-number", 0) for move in after if move in self._snapshots)
+        return all(number >= sequence_number for number in later)
+
 
 def _snapshot(found: Mapping[str, Any]) -> Snapshot:
     if "manifest-list" not in found:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparkport.errors import SparkportError, TableNotFound, Unsupported
+from sparkport.errors import SparkportError, TableNotFound, Unavailable, Unsupported
 
-__all__ = ["Cut", "Edit", "Move", "Moved", "Pointers", "TableName"]
+__all__ = ["Cut", "Edit", "Move", "Moved", "OutcomeUnknown", "Pointers", "TableName"]
 
 TableName = tuple[str, str]
 """Schema and table."""
@@ -47,6 +47,18 @@ class Moved(Exception):
     def __init__(self, table: TableName) -> None:
         super().__init__(f"table '{table[0]}.{table[1]}' has been moved by another writer")
         self.table = table
+
+
+class OutcomeUnknown(Unavailable):
+    """A commit was sent, and whether it was made cannot be found out now.
+
+    ``settle`` finds it out: True if it was made, False if it was not, and from then on it cannot be any more. It raises
+    Unavailable while that is not known. Safe to repeat.
+    """
+
+    def __init__(self, message: str, settle: Callable[[], bool]) -> None:
+        super().__init__(message)
+        self.settle = settle
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +149,7 @@ class Pointers(ABC):
         ``statements`` are noted as committed in the same instant; AlreadyExists, and nothing is changed, when one of
         them is known by then. Tables in ``unchanged`` must be where they are said to be in that instant, else
         ``Moved``. So must ``transactions`` be active, else TransactionNotActive; they become committed.
+        OutcomeUnknown where the catalog gives no answer; all other errors mean that nothing is changed.
         """
 
     has_fence = True

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -27,7 +28,7 @@ from sparkport.lakehouse.faults import fault
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.ledger import Ledger
 from sparkport.lakehouse.metadata_files import write_metadata
-from sparkport.lakehouse.pointers import Cut, Edit, Move, Moved, Pointers, TableName
+from sparkport.lakehouse.pointers import Cut, Edit, Move, Moved, OutcomeUnknown, Pointers, TableName
 
 __all__ = ["SqlPointers"]
 
@@ -52,6 +53,12 @@ _TABLES = (
 
 SCHEMA_VERSION = 1
 
+_NOT_MADE = -1
+"""What is noted instead of a number of rows for a commit that can no longer be made."""
+
+_SETTLE_SECONDS = 3.0
+"""How long a commit that was not answered is looked for at once: a database that was restarted is back soon."""
+
 
 class SqlPointers(Pointers):
     def __init__(
@@ -74,6 +81,7 @@ class SqlPointers(Pointers):
         self._ledger = ledger
         self._cut_lock = threading.Lock()
         self._cut: tuple[object | None, Cut] | None = None
+        self._answered: list[str] = []
         database.prepare(self._prepare)
 
     def _prepare(self) -> None:
@@ -242,11 +250,17 @@ class SqlPointers(Pointers):
             Move(change.table, change.location or "", location)
             for change, location in zip(changes, written, strict=True)
         ]
+        attempt = f"try:{uuid.uuid4().hex}"
         try:
-            self.swap(moves, statements, unchanged=unchanged, transactions=transactions)
+            self.swap(moves, statements, unchanged=unchanged, transactions=transactions, attempt=attempt)
         except (Moved, AlreadyExists, TransactionNotActive):
-            self._discard(written)  # when the database gave no answer they may be in use
+            self._discard(written)
             raise
+        except Unavailable as exc:
+            if not self._was_made(attempt, exc):
+                self._discard(written)
+                raise
+        self._answered.append(attempt)
         self._files.published(written)
         return {move.table: move.new for move in moves}
 
@@ -259,6 +273,35 @@ class SqlPointers(Pointers):
         for location in written:
             self._files.delete(location)
 
+    def _was_made(self, attempt: str, unanswered: Unavailable) -> bool:
+        """Whether a commit was made whose answer did not come."""
+        end = time.monotonic() + _SETTLE_SECONDS
+        while True:
+            try:
+                return self._settle(attempt)
+            except Unavailable:
+                if time.monotonic() > end:
+                    raise OutcomeUnknown(
+                        "the catalog's database gave no answer to a commit, and does not tell what became of it",
+                        lambda: self._settle(attempt),
+                    ) from unanswered
+                time.sleep(_SETTLE_SECONDS / 10)
+
+    def _settle(self, attempt: str) -> bool:
+        """The row that a commit writes is written here: either it is there already, or it cannot be written any more.
+
+        The database lets one wait for the other.
+        """
+        fault("settle.before")
+        try:
+            with self._database.transaction(write=True) as work:
+                self._note(work, {attempt: _NOT_MADE})
+            return False
+        except Exception as exc:
+            if not self._database.is_duplicate(exc):
+                raise
+        return self.statement(attempt) != _NOT_MADE
+
     def swap(
         self,
         moves: Sequence[Move],
@@ -266,8 +309,13 @@ class SqlPointers(Pointers):
         *,
         unchanged: Mapping[TableName, str] | None = None,
         transactions: Sequence[str] = (),
+        attempt: str | None = None,
     ) -> None:
-        """Move all pointers or, raising ``Moved``, none; the rest as for ``commit``."""
+        """Move all pointers or, raising ``Moved``, none; the rest as for ``commit``.
+
+        ``attempt`` is noted with it, so that one can find out later; such notes go when the answer was heard.
+        """
+        heard, self._answered = self._answered, []
         held = [Move(table, location, location) for table, location in (unchanged or {}).items()]
         with self._unique("a statement has been committed already") as work:
             # In one order everywhere, so that two who touch the same tables wait for each other but never for ever.
@@ -276,10 +324,17 @@ class SqlPointers(Pointers):
                 self._move(work, move)
             if transactions:
                 self._require_ledger().committing(work, transactions)
-            for key, count in (statements or {}).items():
+            self._note(work, {**(statements or {}), **({} if attempt is None else {attempt: 0})})
+            for done in heard:
                 work.change(
-                    "INSERT INTO sparkport_statements VALUES (?, ?, ?, ?)", [self._catalog, key, count, time.time()]
+                    "DELETE FROM sparkport_statements WHERE catalog_name = ? AND statement = ?", [self._catalog, done]
                 )
+
+    def _note(self, work: Work, statements: Mapping[str, int]) -> None:
+        for key, count in statements.items():
+            work.change(
+                "INSERT INTO sparkport_statements VALUES (?, ?, ?, ?)", [self._catalog, key, count, time.time()]
+            )
 
     def _move(self, work: Work, move: Move) -> None:
         if move.old == move.new:

@@ -8,6 +8,7 @@ In a deferred transaction the end of a statement only changes the transaction's 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from sparkport.lakehouse.engine import LakeEngine, LakeView
 from sparkport.lakehouse.faults import fault
 from sparkport.lakehouse.lineage import NO_IDS, Ids, Lineage, changed_since, positions_in
 from sparkport.lakehouse.merge_sql import DELETED_COUNT, MERGED_ID, UPDATED_COUNT, merge_sql, merged_column
+from sparkport.lakehouse.pointers import OutcomeUnknown
 from sparkport.lakehouse.snapshot import TableVersion
 from sparkport.lakehouse.spark_sql import quoted
 from sparkport.lakehouse.staged import rows_and_columns
@@ -36,7 +38,7 @@ from sparkport.lakehouse.staging import StagedRows
 from sparkport.lakehouse.storage import conformed_batch, to_stored
 from sparkport.lakehouse.types import spark_type, stored_columns, stored_type
 from sparkport.lakehouse.writer import Applied, MergeWork
-from sparkport.transactions.manager import Transaction, require_usable
+from sparkport.transactions.manager import InDoubt, Transaction, require_usable
 
 __all__ = ["LakeStatement"]
 
@@ -86,7 +88,7 @@ class LakeStatement(Statement):
         try:
             if self._transaction is not None:
                 with self._transaction.lock:
-                    return self._finish(self._transaction)
+                    return self._finish_in(self._transaction)
             return self._finish(None)
         finally:
             self.abort()
@@ -97,7 +99,8 @@ class LakeStatement(Statement):
         self._ended = True
         if self._staged is not None:
             self._staged.discard()
-            self._staged.path.with_suffix(".reduced.parquet").unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # the statement may have been published, whatever is left behind
+                self._staged.path.with_suffix(".reduced.parquet").unlink(missing_ok=True)
         if self._transaction is not None:
             self._engine.transactions.leave(self._transaction)
 
@@ -169,6 +172,15 @@ class LakeStatement(Statement):
         return pa.Table.from_batches(found, schema)
 
     # Making it happen
+
+    def _finish_in(self, transaction: Transaction[LakeView]) -> int:
+        try:
+            return self._finish(transaction)
+        except OutcomeUnknown as exc:
+            if not transaction.auto_commit:
+                raise
+            transaction.in_doubt, transaction.state.unknown = True, exc
+            raise InDoubt(transaction.id, auto_commit=True) from exc
 
     def _finish(self, transaction: Transaction[LakeView] | None) -> int:
         if transaction is not None:
@@ -251,6 +263,8 @@ class LakeStatement(Statement):
             sent.require(seen)
         if view is None:
             return present.ids
+        if not current.metadata.descends_from(view.snapshot_id, view.sequence_number):
+            raise Conflict(f"table '{self._version.name[1]}' has been rolled back; run the statement again")
         changed, gone = changed_since(seen.ids, present, view.sequence_number)
         lost = len(changed)
         if self._request.change is Change.UPDATE or self._request.returning:

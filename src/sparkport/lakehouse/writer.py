@@ -15,11 +15,12 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparkport.errors import Conflict, InternalError, SparkportError, Unavailable
+from sparkport.errors import AlreadyExists, Conflict, InternalError, SparkportError, Unavailable
 from sparkport.lakehouse.durable import sync_snapshot
 from sparkport.lakehouse.edits import move_main
 from sparkport.lakehouse.faults import fault
@@ -34,9 +35,13 @@ from sparkport.lakehouse.staged import (
     can_stage,
     check_counts,
     current_metadata,
+    in_the_open,
     marked_snapshot,
+    marking,
     merge_staged,
     rows_and_columns,
+    stageable,
+    take_back,
 )
 
 __all__ = ["Applied", "MergeWork", "TableWriter", "Writers"]
@@ -50,10 +55,10 @@ _SMALL_ROWS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A published change: where the metadata is now, and what the snapshot's summary says."""
+    """A published change: where the metadata is now, and the statements in it with the rows that each has changed."""
 
     location: str
-    summary: Mapping[str, str]
+    statements: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,22 @@ class _Insert:
     done: threading.Event = field(default_factory=threading.Event)
     result: Applied | None = None
     error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """One try to change a table: as it was when that was decided, the counts that must come out, what is noted."""
+
+    before: TableMetadata
+    expected: Mapping[str, int]
+    statements: Mapping[str, int]
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def conf(self) -> dict[str, str]:
+        conf = {"spark.wap.id": self.mark, **marking(self.mark)}
+        if self.statements:
+            conf["spark.sql.iceberg.snapshot-property.sparkport.statements"] = ",".join(self.statements)[:4000]
+        return conf
 
 
 class TableWriter:
@@ -146,9 +167,14 @@ class TableWriter:
                 work = decide()
                 if work is None:
                     return 0, None
-                applied = self._merge_once(work, statement, remaining)
+                try:
+                    applied = self._merge_once(work, statement, remaining)
+                except AlreadyExists as exc:
+                    applied = self._done_elsewhere(exc, statement)
+                    if applied is None:
+                        raise
                 if applied is not None:
-                    return work.count, applied
+                    return applied.statements.get(statement or "", work.count), applied
         finally:
             self._turn.release()
         raise Conflict(f"table '{self._table[1]}' is changed by others all the time; run the statement again")
@@ -186,7 +212,8 @@ class TableWriter:
         except BaseException as exc:
             if len(inserts) == 1 or isinstance(exc, Unavailable):
                 for insert in inserts:
-                    insert.error = exc
+                    insert.result = self._done_elsewhere(exc, insert.statement)
+                    insert.error = None if insert.result is not None else exc
                     insert.done.set()
                 if not isinstance(exc, Exception):
                     raise
@@ -208,18 +235,14 @@ class TableWriter:
     def _append_staged(
         self, inserts: list[_Insert], paths: list[str], rows: int, statements: Mapping[str, int]
     ) -> Applied:
+        def append(session: Any) -> None:
+            append_staged(session, self._name, inserts[0].schema, paths)
+
         for _ in range(_ATTEMPTS):
-            wap_id = uuid.uuid4().hex
-            before = self._stageable()
+            attempt = _Attempt(self._stageable(), {"added-records": rows}, statements)
             for insert in inserts:
                 insert.check()
-            conf, patience = _conf(wap_id, statements), _longest(inserts)
-            with self._retried(before) as lost, self._spark.session(conf, timeout=patience) as session:
-                fault("apply.before")
-                with translated(f"inserting into '{self._table[1]}'"):
-                    append_staged(session, self._name, inserts[0].schema, paths)
-                fault("apply.after")
-            applied = None if lost else self._publish(wap_id, {"added-records": rows}, before, statements)
+            applied = self._apply(attempt, append, _longest(inserts))
             if applied is not None:
                 return applied
         raise Conflict(f"table '{self._table[1]}' is changed by others all the time; run the statement again")
@@ -229,33 +252,60 @@ class TableWriter:
     def _merge_once(
         self, work: MergeWork, statement: str | None, remaining: Callable[[], float | None]
     ) -> Applied | None:
-        wap_id = uuid.uuid4().hex
-        statements = {} if statement is None else {statement: work.count}
-        before = self._stageable()
-        if rows_and_columns(before) != work.base:
+        attempt = _Attempt(self._stageable(), work.expected, {} if statement is None else {statement: work.count})
+        if rows_and_columns(attempt.before) != work.base:
             return None
-        conf = _conf(wap_id, statements)
-        with self._retried(before) as lost, self._spark.session(conf, timeout=remaining()) as session:
-            fault("apply.before")
-            with translated(f"changing '{self._table[1]}'"):
-                merge_staged(session, work.source_schema, str(work.staged), work.sql)
-            fault("apply.after")
-        return None if lost else self._publish(wap_id, work.expected, before, statements)
 
-    @contextlib.contextmanager
-    def _retried(self, before: TableMetadata) -> Iterator[list[SparkportError]]:
-        """Swallows what Spark says of a table that others have changed meanwhile; it is in what is yielded then."""
-        lost: list[SparkportError] = []
+        def merge(session: Any) -> None:
+            merge_staged(session, work.source_schema, str(work.staged), work.sql)
+
+        return self._apply(attempt, merge, remaining())
+
+    # Apply and publish
+
+    def _apply(self, attempt: _Attempt, work: Callable[[Any], None], timeout: float | None) -> Applied | None:
+        """Let Spark make a snapshot, and publish it; None when others have changed the table meanwhile."""
         try:
-            yield lost
-        except Unavailable:
-            raise
+            with self._spark.session(attempt.conf(), timeout=timeout) as session:
+                fault("apply.before")
+                with translated(f"changing '{self._table[1]}'"):
+                    work(session)
+                fault("apply.after")
         except SparkportError as exc:
-            if not isinstance(exc, LostRace) and rows_and_columns(self._current()) == rows_and_columns(before):
+            found = self._current()
+            if (landed := self._landed(found, attempt)) is not None:
+                return landed
+            is_race = isinstance(exc, LostRace) or rows_and_columns(found) != rows_and_columns(attempt.before)
+            if isinstance(exc, Unavailable) or not is_race:
                 raise
-            lost.append(exc)
+            return None
+        return self._publish(attempt)
 
-    # Publishing
+    def _landed(self, found: TableMetadata, attempt: _Attempt) -> Applied | None:
+        """What Spark has written in the open: as good as published if it stands where it should, else taken back."""
+        base = attempt.before.main_snapshot_id
+        while ours := in_the_open(found, attempt.mark, base):
+            same_table = rows_and_columns(found)[:2] == rows_and_columns(attempt.before)[:2]
+            if not same_table or len(ours) > 1 or ours[0].parent_id != base:
+                take_back(self._pointers, self._files, self._table, attempt.mark, base)
+                return None
+            check_counts(self._table, ours[0].summary, attempt.expected)
+            sync_snapshot(self._files, found.location, ours[0])
+            try:
+                published = self._pointers.commit([stageable(self._table, found)], attempt.statements)
+            except Moved:
+                found = self._current()
+                continue
+            return Applied(published[self._table], attempt.statements)
+        return None
+
+    def _done_elsewhere(self, exc: BaseException, statement: str | None) -> Applied | None:
+        """A statement that another server has committed while it was at it here: its client had sent it to both."""
+        if statement is None or not isinstance(exc, AlreadyExists):
+            return None
+        count = self._pointers.statement(statement, self._table)
+        location = self._pointers.location(self._table)
+        return None if count is None or location is None else Applied(location, {statement: count})
 
     def _current(self) -> TableMetadata:
         return current_metadata(self._pointers, self._files, self._table)
@@ -268,33 +318,27 @@ class TableWriter:
                 return found
             allow_staging(self._pointers, self._table, found)
 
-    def _publish(
-        self, wap_id: str, expected: Mapping[str, int], before: TableMetadata, statements: Mapping[str, int]
-    ) -> Applied | None:
-        """Move ``main`` to the staged snapshot; None when somebody moved it first and all has to be done again.
-
-        ``before`` is the table that the change was decided on.
-        """
+    def _publish(self, attempt: _Attempt) -> Applied | None:
+        """Move ``main`` to the staged snapshot; None when somebody moved it first and all has to be done again."""
         while True:
             found = self._current()
             location, metadata = found.metadata_location, dict(found.json)
-            if rows_and_columns(found) != rows_and_columns(before):
-                return None
-            staged = marked_snapshot(found, self._table, wap_id)
+            if rows_and_columns(found) != rows_and_columns(attempt.before):
+                return self._landed(found, attempt)
+            staged = marked_snapshot(found, self._table, attempt.mark)
             if staged.get("parent-snapshot-id") != found.main_snapshot_id:
                 return None
-            summary: dict[str, str] = staged["summary"]
-            check_counts(self._table, summary, expected)
+            check_counts(self._table, staged["summary"], attempt.expected)
             sync_snapshot(self._files, found.location, found.snapshot(staged["snapshot-id"]))
             after = move_main(metadata, staged["snapshot-id"], previous=location)
             fault("publish.before")
             try:
                 change = Edit(self._table, metadata, after, location)
-                published = self._pointers.commit([change], statements)
+                published = self._pointers.commit([change], attempt.statements)
             except Moved:
                 continue
             fault("publish.after")
-            return Applied(published[self._table], summary)
+            return Applied(published[self._table], attempt.statements)
 
 
 def _longest(inserts: list[_Insert]) -> float | None:
@@ -319,14 +363,8 @@ def _together(inserts: list[_Insert]) -> Iterator[list[str]]:
             raise InternalError("a staged file of the group cannot be read") from exc
         yield [str(joined)]
     finally:
-        joined.unlink(missing_ok=True)
-
-
-def _conf(wap_id: str, statements: Mapping[str, int]) -> dict[str, str]:
-    conf = {"spark.wap.id": wap_id}
-    if statements:
-        conf["spark.sql.iceberg.snapshot-property.sparkport.statements"] = ",".join(statements)[:4000]
-    return conf
+        with contextlib.suppress(OSError):
+            joined.unlink(missing_ok=True)
 
 
 def _expired(remaining: float | None) -> bool:
@@ -347,6 +385,11 @@ class Writers:
             if writer is None:
                 writer = self._writers[table] = self._make(table)
             return writer
+
+    def forget(self, table: TableName) -> None:
+        """A table has been dropped: whoever still waits for its turn keeps the writer that it has."""
+        with self._lock:
+            self._writers.pop(table, None)
 
     def tables(self) -> list[TableName]:
         """Tables that this server has written to."""

@@ -7,6 +7,7 @@ number of them may be begun, and the oldest are let go. Limits and listings are 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import uuid
@@ -54,8 +55,9 @@ class TransactionSettings:
 class InDoubt(Unavailable):
     """Whether a commit was made cannot be found out now. The transaction stays open, so that it can be asked again."""
 
-    def __init__(self, transaction_id: str) -> None:
-        super().__init__(f"it is not known yet whether transaction '{transaction_id}' is committed: commit it again")
+    def __init__(self, transaction_id: str, *, auto_commit: bool = False) -> None:
+        advice = "ask for its status" if auto_commit else "commit it again"
+        super().__init__(f"it is not known yet whether transaction '{transaction_id}' is committed: {advice}")
 
 
 @dataclass(slots=True, eq=False)
@@ -82,7 +84,7 @@ def require_usable(transaction: Transaction[S]) -> None:
     if transaction.ended:
         raise TransactionNotActive(transaction.id, transaction.status.value)
     if transaction.in_doubt:
-        raise InDoubt(transaction.id)
+        raise InDoubt(transaction.id, auto_commit=transaction.auto_commit)
 
 
 class Engine(Protocol[S]):
@@ -103,7 +105,7 @@ class Engine(Protocol[S]):
     def abort(self, transaction: Transaction[S]) -> TransactionState:
         """Make sure that it will never be committed; the state that holds, if it has been committed after all.
 
-        InDoubt where that cannot be told.
+        InDoubt where that cannot be told. In auto-commit it is about a statement whose commit was not answered.
         """
 
     def discard(self, transaction: Transaction[S]) -> None:
@@ -173,8 +175,13 @@ class Transactions(TransactionManager, Generic[S]):
     def rollback(self, transaction_id: str) -> None:
         self._end(transaction_id, TransactionState.ABORTED)
 
+    def failed(self, transaction_id: str) -> None:
+        with contextlib.suppress(InDoubt):  # it stays open until somebody can tell
+            self._abandon(transaction_id)
+
     def status(self, transaction_id: str) -> TransactionState | None:
         self.expire()
+        self._resolve(transaction_id)
         with self._lock:
             open_one = self._auto.get(transaction_id) or self._deferred.get(transaction_id)
             if open_one is not None:
@@ -295,9 +302,22 @@ class Transactions(TransactionManager, Generic[S]):
 
     # Parts of them
 
+    def _abandon(self, transaction_id: str) -> None:
+        """Roll back what has failed; that a statement was committed after all is no error here."""
+        with contextlib.suppress(TransactionNotActive):
+            self._end(transaction_id, TransactionState.ABORTED)
+
+    def _resolve(self, transaction_id: str) -> None:
+        """End an auto-commit transaction of whose statement nobody knew whether it was committed; or raise InDoubt."""
+        with self._lock:
+            transaction = self._auto.get(transaction_id)
+        if transaction is not None and transaction.in_doubt:
+            self._abandon(transaction_id)
+
     def _find(self, transaction_id: str, *, use: bool = False) -> Transaction[S]:
         """An open transaction. Its use begins under the same lock, or it could be let go in between."""
         self.expire()
+        self._resolve(transaction_id)
         with self._lock:
             transaction = self._auto.get(transaction_id) or self._deferred.get(transaction_id)
             if transaction is not None:
@@ -359,7 +379,8 @@ class Transactions(TransactionManager, Generic[S]):
     def _let_go(self, transaction: Transaction[S]) -> None:
         """End one that was idle for too long."""
         try:
-            state = _left_as(transaction) if transaction.auto_commit else self._engine.abort(transaction)
+            known = transaction.auto_commit and not transaction.in_doubt
+            state = _left_as(transaction) if known else self._engine.abort(transaction)
         except InDoubt:
             with self._lock:
                 self._touch(transaction)  # the next time
@@ -385,7 +406,7 @@ class Transactions(TransactionManager, Generic[S]):
     def _evict(self) -> None:
         """Let the oldest pins go, those in use excepted."""
         excess = len(self._auto) - self._settings.max_auto_commit
-        unused = (transaction for transaction in self._auto.values() if not transaction.in_use)
+        unused = (other for other in self._auto.values() if not (other.in_use or other.in_doubt))
         for transaction in list(islice(unused, max(0, excess))):
             del self._auto[transaction.id]
             self._engine.discard(transaction)

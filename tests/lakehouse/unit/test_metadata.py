@@ -154,3 +154,55 @@ def test_a_cache_forgets_what_was_used_longest_ago() -> None:
         assert cache.get(key, partial(make, key)) == key
     assert made == ["aaaa", "bbbb", "cccc", "bbbb", "much too long"]
     assert cache.weight == 8
+
+
+# Where main came from
+
+
+def _history(snapshots: list[tuple[int, int | None]], moves: list[int]) -> TableMetadata:
+    """Snapshots by id and parent, numbered in their order, and the moves of ``main``."""
+    made = [
+        {"snapshot-id": number, "sequence-number": place, "timestamp-ms": place, "manifest-list": "m"}
+        | ({} if parent is None else {"parent-snapshot-id": parent})
+        for place, (number, parent) in enumerate(snapshots, 1)
+    ]
+    return TableMetadata(
+        {
+            "location": "here",
+            "schema": {"fields": []},
+            "snapshots": made,
+            "refs": {"main": {"snapshot-id": moves[-1], "type": "branch"}},
+            "snapshot-log": [{"snapshot-id": move, "timestamp-ms": 0} for move in moves],
+        }
+    )
+
+
+LINE: list[tuple[int, int | None]] = [(11, None), (12, 11), (13, 12)]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "pinned", "expected"),
+    [
+        (_history(LINE, [11, 12, 13]), 13, True),
+        (_history(LINE, [11, 12, 13]), 11, True),
+        (_history(LINE, [11, 12, 13, 12]), 13, False),
+        (_history([*LINE, (14, 12)], [11, 12, 13, 12, 14]), 13, False),
+        (_history([*LINE, (14, 13)], [11, 12, 13, 12, 14]), 13, True),
+        (_history([(20, None)], [20]), 13, False),
+    ],
+    ids=["itself", "earlier", "rolled back", "and written since", "and brought back", "another line"],
+)
+def test_what_main_came_from(metadata: TableMetadata, pinned: int, expected: bool) -> None:
+    assert metadata.descends_from(pinned, pinned - 10) is expected
+
+
+def test_where_snapshots_in_between_have_expired_the_log_tells() -> None:
+    left: list[tuple[int, int | None]] = [(11, None), (13, 12), (14, 13)]
+    on = _history(left, [13, 14])
+    assert on.descends_from(11, 1)
+    back = _history([(11, None), (12, 11), (14, 99)], [12, 11, 14])
+    assert not back.descends_from(12, 2)
+
+
+def test_a_table_without_rows_is_what_all_came_from() -> None:
+    assert _history(LINE, [11]).descends_from(None, 0)

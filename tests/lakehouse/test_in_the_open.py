@@ -1,0 +1,224 @@
+"""Spark writes in the open when others take the table's property away, or put another table in its place, after we
+had looked: what we were asked for is there once or not at all. And what others undo stays undone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+import pyarrow as pa
+import pytest
+from tests.lakehouse.handles import NOBODY, Handle, create
+from tests.lakehouse.transacting import FIVE, Tx, at_point, by_key, names, people
+from tests.support.lakehouse import Lake
+
+from sparkport.catalog import CallContext
+from sparkport.catalog.statement import Change, MissingRows, StatementRequest
+from sparkport.catalog.transaction import Isolation, TransactionState
+from sparkport.errors import Conflict, NotFound, Unavailable
+
+pytestmark = pytest.mark.timeout(300)
+
+_numbers = count()
+
+START = {number: f"n{number}" for number in range(5)}
+UNSET = "ALTER TABLE {t} UNSET TBLPROPERTIES ('write.wap.enabled')"
+APPEND = "INSERT INTO {t} VALUES (50, 'foreign')"
+
+
+@pytest.fixture
+def table(lake: Lake) -> Handle:
+    return create(lake, f"open{next(_numbers)}", FIVE)
+
+
+def _insert(table: Handle, ctx: CallContext) -> int:
+    return table.insert(people((10, "ten"), (11, "eleven")), ctx).affected_rows
+
+
+def _update(table: Handle, ctx: CallContext) -> int:
+    return table.update([table.ids()[0]], names("changed"), ctx).affected_rows
+
+
+def _delete(table: Handle, ctx: CallContext) -> int:
+    return table.delete([table.ids()[0]], ctx).affected_rows
+
+
+CHANGES: dict[str, tuple[Callable[[Handle, CallContext], int], int, dict[int, str]]] = {
+    "insert": (_insert, 2, {**START, 10: "ten", 11: "eleven"}),
+    "update": (_update, 1, {**START, 0: "changed"}),
+    "delete": (_delete, 1, {key: name for key, name in START.items() if key}),
+}
+
+
+@pytest.fixture(params=list(CHANGES))
+def change(request: pytest.FixtureRequest) -> tuple[Callable[[Handle, CallContext], int], int, dict[int, str]]:
+    return CHANGES[request.param]
+
+
+def properties(table: Handle) -> dict[str, str]:
+    return dict(table.table()._version.metadata.properties)
+
+
+# The property is taken away
+
+
+@pytest.mark.parametrize("others", [(UNSET,), (APPEND, UNSET)], ids=["unset", "append and unset"])
+def test_a_statement_is_there_once_though_the_property_went_away(
+    table: Handle,
+    change: tuple[Callable[[Handle, CallContext], int], int, dict[int, str]],
+    others: tuple[str, ...],
+) -> None:
+    do, rows, expected = change
+    with at_point("apply.before", lambda: table.sql(*others)):
+        assert do(table, NOBODY) == rows
+    foreign = {50: "foreign"} if APPEND in others else {}
+    assert by_key(table.agreed()) == {**expected, **foreign}
+    assert properties(table)["write.wap.enabled"] == "true"
+
+
+def test_a_statement_that_spark_does_not_answer_is_there_once(table: Handle) -> None:
+    """Spark has written it in the open, and then its answer is lost."""
+
+    def lost() -> None:
+        raise Unavailable("Spark gives no answer")
+
+    with at_point("apply.before", lambda: table.sql(UNSET)), at_point("apply.after", lost):
+        assert _insert(table, NOBODY) == 2
+    assert by_key(table.agreed()) == CHANGES["insert"][2]
+
+
+def test_a_statement_that_others_have_built_upon_is_there_once(table: Handle) -> None:
+    with at_point("apply.before", lambda: table.sql(UNSET)), at_point("apply.after", lambda: table.sql(APPEND)):
+        assert _insert(table, NOBODY) == 2
+    assert by_key(table.agreed()) == {**CHANGES["insert"][2], 50: "foreign"}
+
+
+@pytest.mark.parametrize("tables", [1, 2])
+def test_a_transaction_is_there_once_though_the_property_went_away(lake: Lake, tables: int) -> None:
+    handles = [create(lake, f"open{next(_numbers)}", FIVE) for _ in range(tables)]
+    tx = Tx(lake)
+    for handle in handles:
+        _insert(handle, tx.ctx)
+        _update(handle, tx.ctx)
+    with at_point("apply.before", lambda: handles[0].sql(UNSET)):
+        tx.commit()
+    for handle in handles:
+        assert by_key(handle.agreed()) == {**START, 0: "changed", 10: "ten", 11: "eleven"}
+        assert set(handle.table()._version.metadata.refs) == {"main"}
+
+
+def test_a_transaction_that_fails_leaves_nothing_in_the_open(lake: Lake, table: Handle) -> None:
+    """One table is written in the open, and the other makes the commit fail."""
+    other = create(lake, f"open{next(_numbers)}", FIVE)
+    tx = Tx(lake)
+    for handle in (table, other):
+        _update(handle, tx.ctx)
+
+    def meddle() -> None:
+        table.sql(UNSET)
+        other.sql("UPDATE {t} SET name = 'theirs' WHERE id = 0")
+
+    with at_point("apply.before", meddle), pytest.raises(Conflict):
+        tx.commit()
+    assert tx.status is TransactionState.ABORTED
+    assert by_key(table.agreed()) == START
+    assert by_key(other.agreed()) == {**START, 0: "theirs"}
+
+
+def test_the_first_rows_of_a_table_are_taken_back_too(lake: Lake) -> None:
+    table = create(lake, f"open{next(_numbers)}", FIVE.slice(0, 0))
+    tx = Tx(lake)
+    _insert(table, tx.ctx)
+    with at_point("apply.before", lambda: table.sql(UNSET)):
+        tx.commit()
+    assert by_key(table.agreed()) == {10: "ten", 11: "eleven"}
+
+
+# Another table is in its place
+
+
+def test_another_table_under_the_same_name_gets_no_rows(
+    table: Handle, change: tuple[Callable[[Handle, CallContext], int], int, dict[int, str]]
+) -> None:
+    do, _, _ = change
+
+    def replace() -> None:
+        table.sql("DROP TABLE {t}", "CREATE TABLE {t} (id BIGINT, name STRING) TBLPROPERTIES ('format-version' = '3')")
+        table.sql("INSERT INTO {t} VALUES (0, 'another')")
+
+    with at_point("apply.before", replace), pytest.raises((Conflict, NotFound)):
+        do(table, NOBODY)
+    assert by_key(table.agreed()) == {0: "another"}
+
+
+def test_another_table_under_the_same_name_gets_no_rows_of_a_transaction(lake: Lake, table: Handle) -> None:
+    tx = Tx(lake)
+    _insert(table, tx.ctx)
+
+    def replace() -> None:
+        table.sql("DROP TABLE {t}", "CREATE TABLE {t} (id BIGINT, name STRING) TBLPROPERTIES ('format-version' = '3')")
+
+    with at_point("apply.before", replace), pytest.raises((Conflict, NotFound)):
+        tx.commit()
+    assert by_key(table.sparkport()) == {}
+
+
+# Others roll back
+
+
+def _roll_back(table: Handle, snapshot: int | None) -> None:
+    table.sql(
+        f"CALL `{table.lake.catalog}`.system.rollback_to_snapshot(table => 'public.{table.name}', "
+        f"snapshot_id => {snapshot})"
+    )
+
+
+@pytest.mark.parametrize("then", [(), (APPEND,)], ids=["rolled back", "and written since"])
+@pytest.mark.parametrize("change", ["update", "delete", "insert"])
+def test_a_transaction_does_not_undo_a_rollback_of_others(
+    lake: Lake, table: Handle, change: str, then: tuple[str, ...]
+) -> None:
+    before = table.table()._version.snapshot_id
+    table.update([table.ids()[1]], names("newer"))
+    tx = Tx(lake)
+    CHANGES[change][0](table, tx.ctx)
+    _roll_back(table, before)
+    table.sql(*then)
+    with pytest.raises(Conflict, match="rolled back"):
+        tx.commit()
+    assert by_key(table.agreed()) == {**START, **({50: "foreign"} if then else {})}
+
+
+def test_an_auto_commit_statement_does_not_undo_a_rollback_of_others(lake: Lake, table: Handle) -> None:
+    before = table.table()._version.snapshot_id
+    table.update([table.ids()[1]], names("newer"))
+    ctx = CallContext(transaction_id=lake.opened.engine.transactions.begin(NOBODY))
+    ids = table.ids()
+    table.read(ctx)
+    _roll_back(table, before)
+    with pytest.raises(Conflict, match="rolled back"):
+        table.update([ids[1]], names("mine"), ctx)
+    assert by_key(table.agreed()) == START
+
+
+# What a repeated statement is told
+
+
+def test_the_count_that_is_kept_of_a_serializable_delete_is_the_one_that_was_told(lake: Lake, table: Handle) -> None:
+    manager = lake.opened.engine.transactions
+    ctx = CallContext(transaction_id=manager.begin(NOBODY, isolation=Isolation.SERIALIZABLE))
+    ids = table.ids()
+    own = table.table(ctx)
+    with at_point("defer.after", lambda: table.delete([ids[0]])):
+        request = StatementRequest(
+            change=Change.DELETE,
+            columns=pa.schema([]),
+            returning=False,
+            missing=MissingRows.SKIP,
+            statement="again",
+        )
+        statement = own.open_statement(ctx, request)
+        statement.push(None, pa.array([ids[0], ids[1]], pa.int64()))
+        told = statement.finish()
+    assert told == 1
+    assert lake.opened.engine.pointers.statement("again") == 1
