@@ -11,6 +11,7 @@ from tests.support.lakehouse import Lake
 
 from sparkport.catalog import ROW_ID, AsOf, AsOfUnit, CallContext, DMLOptions, DMLResult, ScanRequest, as_scan
 from sparkport.catalog.ddl import Alteration, MutableSchema, TableDefinition
+from sparkport.lakehouse.numbers import number_of
 from sparkport.lakehouse.table import LakeTable
 
 __all__ = ["Handle", "Rows", "create", "main_of", "version"]
@@ -84,6 +85,13 @@ class Handle:
             if batches
             else schema.empty_table()
         )
+
+    @property
+    def number(self) -> int:
+        """The number of the table's current version."""
+        found = number_of(self.table()._version.metadata)
+        assert found is not None
+        return found
 
     def sparkport(self, ctx: CallContext = NOBODY, at: AsOf | None = None) -> Rows:
         return _by_id(self.read(ctx, at))

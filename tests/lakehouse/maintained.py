@@ -70,7 +70,9 @@ class Rig:
 
     @property
     def number(self) -> int:
-        return number_of(self.metadata)
+        found = number_of(self.metadata)
+        assert found is not None
+        return found
 
     @property
     def data_files(self) -> int:

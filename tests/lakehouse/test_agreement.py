@@ -22,7 +22,6 @@ from sparkport.catalog.ddl import (
     SetDefault,
     SetNotNull,
 )
-from sparkport.lakehouse.numbers import number_of
 
 _INNER = pa.struct([("a", pa.int32()), ("b", pa.string())])
 
@@ -168,7 +167,7 @@ def test_schema_changes_keep_rows_and_ids_and_old_versions_read_as_they_were(lak
         table.alter(step)
         rows = table.agreed(pyiceberg=False)
         assert {row["id"]: row_id for row_id, row in rows.items()} == column_ids, step
-        history[number_of(table.table()._version.metadata)] = table.read()
+        history[table.number] = table.read()
     last = table.agreed()
     assert {row["label"] for row in last.values()} == set(PEOPLE["name"].to_pylist())
     assert {row["extra"] for row in last.values()} == {None}

@@ -33,7 +33,6 @@ from sparkport.errors import (
     Unsupported,
     VersionNotFound,
 )
-from sparkport.lakehouse.numbers import number_of
 from sparkport.testing import serving
 
 ROWS = pa.table({"id": pa.array([1, 2, None], pa.int32()), "big": pa.array([2**64 - 1, 0, None], pa.uint64())})
@@ -126,7 +125,7 @@ def test_versions_older_than_the_log_of_metadata_are_found_as_long_as_their_rows
 
     def step(change: Callable[[], object]) -> None:
         change()
-        number = number_of(table.table()._version.metadata)
+        number = table.number
         history[number], moments[number] = table.read(), _now()
 
     step(lambda: table.insert(ROWS))

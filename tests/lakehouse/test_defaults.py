@@ -26,7 +26,6 @@ from sparkport.catalog.defaults import default_of
 from sparkport.catalog.predicates import Predicate, col
 from sparkport.errors import Unsupported
 from sparkport.lakehouse.defaults import INITIAL, WRITE
-from sparkport.lakehouse.numbers import number_of
 
 PAIR = pa.struct([("a", pa.int32())])
 ROWS = pa.table(
@@ -184,7 +183,7 @@ def test_a_column_with_a_default_can_be_not_null_from_the_start_or_later(lake: L
 def test_a_default_that_is_set_is_for_rows_to_come_and_no_version(lake: Lake) -> None:
     table = create(lake, "later", ROWS)
     table.alter(column("level", pa.int32(), "7"))
-    number = number_of(table.table()._version.metadata)
+    number = table.number
     table.alter(SetDefault("level", "8"))
     assert (iceberg(table, "level")[INITIAL], iceberg(table, "level")[WRITE]) == (7, 8)
     table.sql("INSERT INTO {t} (id) VALUES (4)")
@@ -193,7 +192,7 @@ def test_a_default_that_is_set_is_for_rows_to_come_and_no_version(lake: Lake) ->
     table.alter(SetDefault("level", None))
     table.sql("INSERT INTO {t} (id) VALUES (5)")
     assert {row["id"]: row["level"] for row in table.agreed().values()} == {1: 7, 2: 7, 3: 7, 4: 8, 5: None}
-    assert number_of(table.table()._version.metadata) == number + 2
+    assert table.number == number + 2
     assert default_of(table.table().schema.field("level")) is None
 
 

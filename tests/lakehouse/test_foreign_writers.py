@@ -22,9 +22,8 @@ from tests.support.lakehouse import Lake
 
 from sparkport.catalog import CallContext, ScanRequest
 from sparkport.catalog.ddl import AddColumn, DropColumn, RenameColumn
-from sparkport.errors import Conflict, FailedPrecondition, SparkportError, Unsupported
+from sparkport.errors import Conflict, FailedPrecondition, SparkportError, Unsupported, VersionNotFound
 from sparkport.lakehouse.faults import on_fault
-from sparkport.lakehouse.numbers import number_of
 
 _numbers = count()
 
@@ -77,7 +76,7 @@ def test_an_append_of_spark_in_the_middle_of_our_statements_is_kept(table: Handl
     rows = table.agreed()
     assert sorted(row["id"] for row in rows.values()) == [0, 1, *range(3, 10), 100, 101, 102, 200]
     assert rows[ids[1]]["v"] == 7
-    assert number_of(table.table()._version.metadata) == 7
+    assert table.number == 7
 
 
 @pytest.mark.parametrize("point", ["apply.before", "apply.after", "publish.before"])
@@ -354,3 +353,33 @@ def test_metadata_that_others_wrote_compressed_is_read_and_written_on(lake: Lake
     moved = lake.pointers.location(("public", table.name))
     assert moved is not None
     assert json.loads(Path(moved).read_text())["table-uuid"] == table.table()._version.uuid
+
+
+def test_numbers_of_versions_stay_or_are_gone_when_others_expire_snapshots(lake: Lake, table: Handle) -> None:
+    def expire(kept: int) -> None:
+        table.sql(
+            f"CALL {lake.catalog}.system.expire_snapshots(table => 'public.{table.name}', "
+            f"older_than => TIMESTAMP '2999-01-01 00:00:00', retain_last => {kept})"
+        )
+
+    table.insert(rows_of(100))
+    meant = {number: table.read(at=version(number)) for number in (1, 2)}
+    table.sql("INSERT INTO {t} VALUES (101, 1)", "INSERT INTO {t} VALUES (102, 1)", "INSERT INTO {t} VALUES (103, 1)")
+    meant |= {number: table.read(at=version(number)) for number in (3, 4, 5)}
+    expire(3)  # the last of ours is gone, and two of theirs cannot be counted any more
+    for number in (1, 2):
+        with pytest.raises(VersionNotFound, match=f"no version {number}"):
+            table.read(at=version(number))
+    for number in (3, 4, 5):  # of these the metadata of their time is left
+        assert table.read(at=version(number)).to_pylist() == meant[number].to_pylist()
+    table.insert(rows_of(104))
+    assert table.number > 5
+    after = table.number
+    meant[after] = table.read()
+    table.insert(rows_of(105))
+    assert table.number == after + 1
+    expire(2)
+    assert table.read(at=version(after)).to_pylist() == meant[after].to_pylist()
+    for number in (1, 2, 3, 4, 5):
+        with pytest.raises(VersionNotFound, match=f"no version {number}; the oldest is {after}"):
+            table.read(at=version(number))

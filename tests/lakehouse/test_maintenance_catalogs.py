@@ -17,7 +17,7 @@ from tests.support.s3 import ObjectStore, object_store
 from tests.support.spark_cluster import ready_or_skip
 
 from sparkport.catalog.context import CallContext
-from sparkport.catalog.scan import ScanRequest, as_scan
+from sparkport.catalog.scan import AsOf, AsOfUnit, ScanRequest, as_scan
 from sparkport.catalog.statement import Change
 from sparkport.lakehouse.files import local_path
 from sparkport.lakehouse.open import Lakehouse
@@ -118,6 +118,23 @@ def test_all_steps_keep_rows_and_remove_what_nobody_needs(rig: Rig) -> None:
     with rig.spark() as spark:
         seen = spark.sql("SELECT id, v, _row_id FROM lake.public.events").collect()
     assert sorted(map(tuple, seen)) == rig.rows()
+
+
+def test_numbers_of_versions_stay_when_others_expire_snapshots(rig: Rig) -> None:
+    for number in range(5):
+        rig.insert(number)
+    before = rig.number
+    with rig.spark() as spark:
+        spark.sql(
+            "CALL lake.system.expire_snapshots(table => 'public.events', "
+            "older_than => TIMESTAMP '2999-01-01 00:00:00', retain_last => 2)"
+        ).collect()
+    assert rig.number == before
+    rig.insert(100)
+    assert rig.number == before + 1
+    two_before = AsOf(AsOfUnit.VERSION, str(before - 1))
+    scan = as_scan(rig.table().scan(CallContext(), ScanRequest(at=two_before)))
+    assert sorted(row["id"] for batch in scan for row in batch.to_pylist()) == [0, 1, 2, 3]
 
 
 def test_snapshots_of_a_transaction_a_scan_and_a_tag_stay(rig: Rig) -> None:

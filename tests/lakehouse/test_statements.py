@@ -23,7 +23,6 @@ from sparkport.errors import (
     RowNotFound,
     SparkportError,
 )
-from sparkport.lakehouse.numbers import number_of
 
 _numbers = count()
 
@@ -269,19 +268,19 @@ def test_inserts_that_wait_share_snapshots_and_a_bad_one_fails_alone(lake: Lake,
         except SparkportError as exc:
             return exc
 
-    before = number_of(table.table()._version.metadata)
+    before = table.number
     with ThreadPoolExecutor(writers) as pool:
         results = list(pool.map(insert, range(writers)))
     assert [result for number, result in enumerate(results) if number != 7] == [1] * 15
     assert isinstance(results[7], SparkportError)
     rows = table.agreed()
     assert sorted(row["id"] for row in rows.values())[10:] == [1000 + n for n in range(writers) if n != 7]
-    assert number_of(table.table()._version.metadata) - before <= 16
+    assert table.number - before <= 16
     ten = [pa.table({"id": pa.array([2000 + number], pa.int64()), "name": ["group"]}) for number in range(12)]
-    again = number_of(table.table()._version.metadata)
+    again = table.number
     with ThreadPoolExecutor(12) as pool:
         assert [done.affected_rows for done in pool.map(table.insert, ten)] == [1] * 12
-    assert number_of(table.table()._version.metadata) - again < 6
+    assert table.number - again < 6
     assert len(table.agreed()) == 10 + 15 + 12
 
 

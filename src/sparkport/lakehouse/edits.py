@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sparkport.lakehouse.numbers import numbered
+from sparkport.lakehouse.numbers import numbered_next
 
 __all__ = ["Json", "clear_main", "drop_refs", "evolve_schema", "move_main", "new_table", "set_properties"]
 
@@ -72,15 +72,15 @@ def move_main(metadata: Mapping[str, Any], snapshot_id: int, *, previous: str) -
     after["current-snapshot-id"] = snapshot_id
     log = [*after.get("snapshot-log", []), {"timestamp-ms": after["last-updated-ms"], "snapshot-id": snapshot_id}]
     after["snapshot-log"] = log
-    return after
+    return numbered_next(metadata, after)
 
 
 def clear_main(metadata: Mapping[str, Any], *, previous: str) -> Json:
     """The table as it was before it had any rows; its log of ``main`` goes with it, as the format asks for."""
-    after = drop_refs(numbered(_changed(metadata, previous)), ["main"])
+    after = drop_refs(metadata, ["main"], previous=previous)
     after.pop("current-snapshot-id", None)
     after["snapshot-log"] = []
-    return after
+    return numbered_next(metadata, after)
 
 
 def drop_refs(metadata: Mapping[str, Any], names: Collection[str], *, previous: str | None = None) -> Json:
@@ -110,7 +110,7 @@ def evolve_schema(
     after["last-column-id"] = max(last_column_id, after["last-column-id"])
     _merge(after, properties or {})
     # No log tells changes of the schema, and catalogs that write metadata themselves do not count them.
-    return numbered(after)
+    return numbered_next(metadata, after)
 
 
 def set_properties(metadata: Mapping[str, Any], properties: Mapping[str, str | None], *, previous: str) -> Json:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sparkport.errors import InternalError
+from sparkport.lakehouse.numbers import NUMBER
 from sparkport.lakehouse.pointers import Edit, TableName
 
 __all__ = ["Json", "STATEMENT", "change_request", "holds", "identifier", "made", "requirements", "still", "updates"]
@@ -83,6 +84,7 @@ def made(change: Edit, notes: Mapping[str, int], now: Mapping[str, Any]) -> bool
         return False
     before = {} if change.before is None else change.before.get("properties", {})
     changed = {key: value for key, value in after.get("properties", {}).items() if before.get(key) != value}
+    changed.pop(NUMBER, None)  # the next commit counts on
     return all(held.get(key) == value for key, value in changed.items())
 
 

@@ -337,18 +337,22 @@ class TableVersion:
             except NotFound as exc:
                 raise VersionNotFound(f"table '{self.name[1]}': snapshot {number} has expired") from exc
             return TableVersion(self.name, self.metadata, self.loader, (number,), snapshot.schema_id)
-        oldest = number_of(self.metadata)
+        left: list[int] = []
         for version in self._history():
             found = number_of(version.metadata)
-            if found == number and self._keeps(version.snapshot_id):
-                return version
-            oldest = min(oldest, found) if self._keeps(version.snapshot_id) else oldest
+            if found is not None and self._keeps(version.snapshot_id):
+                if found == number:
+                    return version
+                left.append(found)
         for known in versions(self.metadata):
             if self._keeps(known.snapshot_id, known.schema_id):
                 if known.number == number:
                     return self._moment(known.snapshot_id, known.schema_id)
-                oldest = min(oldest, known.number)
-        raise VersionNotFound(f"table '{self.name[1]}' has no version {number}; the oldest is {oldest}")
+                left.append(known.number)
+        oldest = (
+            f"the oldest is {min(left)}" if left else "others have expired its numbers, so name a snapshot or a time"
+        )
+        raise VersionNotFound(f"table '{self.name[1]}' has no version {number}; {oldest}")
 
     def _at_time(self, text: str) -> TableVersion:
         try:
