@@ -425,3 +425,43 @@ def test_a_column_that_a_check_needs_is_neither_dropped_nor_renamed(engine: Engi
         with contextlib.suppress(InvalidArgument):
             alter(ground, change)
     assert columns(ground).names == ["low", "high"]
+
+
+@pytest.mark.needs(Ability.CHECKED_COLUMNS)
+def test_a_check_goes_with_the_column_that_it_needs_by_cascade_and_keeps_it_without(engine: EngineUnderTest) -> None:
+    ground = engine.make({})
+    part = pa.struct([("a", pa.int64()), ("b", pa.int64())])
+    definition = TableDefinition(
+        name="t",
+        columns=pa.schema([("low", pa.int64()), ("high", pa.int64()), ("part", part)]),
+        checks=("low <= high", "high > 0", "part.a > 0"),
+    )
+    schema_of(ground).create_table(ground.ctx, definition)
+    with pytest.raises(InvalidArgument, match="column 'low' is needed by CHECK low <= high: DROP … CASCADE drops"):
+        alter(ground, DropColumn("low"))
+    with pytest.raises(InvalidArgument, match=r"field 'part.a' is needed by CHECK part.a > 0"):
+        alter(ground, DropField(("part", "a")))
+    assert ground.table().checks == definition.checks
+    alter(ground, DropColumn("low", cascade=True))
+    assert ground.table().checks == ("high > 0", "part.a > 0")
+    alter(ground, DropField(("part", "a"), cascade=True))
+    assert ground.table().checks == ("high > 0",)
+    rest = pa.schema([("high", pa.int64()), ("part", pa.struct([("b", pa.int64())]))])
+    ground.insert(pa.Table.from_pylist([{"high": 1, "part": {"b": -1}}], schema=rest))
+    with pytest.raises(ConstraintViolation, match="CHECK constraint failed on table t with expression: high > 0"):
+        ground.insert(pa.Table.from_pylist([{"high": 0, "part": None}], schema=rest))
+
+
+def test_tags_of_a_table_stay_with_it(engine: EngineUnderTest) -> None:
+    ground = engine.make({})
+    tags = {"owner": "nina", "ß/": "with = and\nmore"}
+    definition = TableDefinition(name="t", columns=pa.schema([("id", pa.int64())]), tags=tags)
+    made = schema_of(ground).create_table(ground.ctx, definition)
+    assert dict(made.tags) == tags
+    alter(ground, AddColumn(pa.field("more", pa.int64())))
+    alter(ground, SetComment("said"))
+    assert dict(ground.table().tags) == tags
+    schema_of(ground).create_table(
+        ground.ctx, TableDefinition(name="t", columns=definition.columns), OnConflict.REPLACE
+    )
+    assert dict(ground.table().tags) == {}

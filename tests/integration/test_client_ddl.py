@@ -48,6 +48,26 @@ def rows(client: Client, table: str = "public.users") -> list[dict[str, object]]
     return found
 
 
+def test_tags_of_tables_are_told_by_answers_descriptions_and_listings(client: Client) -> None:
+    made = client.create_table("public.tagged", COLUMNS, tags={"team": "x", "kept": "yes"})
+    assert made.tags == {"team": "x", "kept": "yes"}
+    assert client.describe("public.tagged").tags == made.tags
+    listed = {table.name: table.tags for table in client.tables()}
+    assert (listed["users"], listed["tagged"]) == ({}, made.tags)
+    with pytest.raises(InvalidArgument, match="at most 100 are taken"):
+        client.create_table("public.more", COLUMNS, tags={str(number): "" for number in range(101)})
+
+
+def test_a_check_goes_with_a_dropped_column_by_cascade_only(client: Client) -> None:
+    client.create_table("public.t", COLUMNS, checks=["id > 0", "length(name) > 1", "\"at\".zip <> ''"])
+    with pytest.raises(InvalidArgument, match="column 'name' is needed by CHECK length"):
+        client.drop_column("public.t", "name")
+    assert client.drop_column("public.t", "name", cascade=True).checks == ("id > 0", "\"at\".zip <> ''")
+    with pytest.raises(InvalidArgument, match=r"field 'at.zip' is needed by CHECK "):
+        client.drop_field("public.t", "at.zip")
+    assert client.drop_field("public.t", "at.zip", cascade=True).checks == ("id > 0",)
+
+
 def test_schemas_are_created_listed_and_dropped(client: Client) -> None:
     client.create_schema("shop", comment="things", tags={"team": "x"})
     client.create_schema(("lake", "odd name"))

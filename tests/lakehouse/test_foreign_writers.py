@@ -21,7 +21,7 @@ from tests.lakehouse.handles import NOBODY, Handle, create, main_of, version
 from tests.support.lakehouse import Lake
 
 from sparkport.catalog import CallContext, ScanRequest
-from sparkport.catalog.ddl import AddColumn, DropColumn, RenameColumn
+from sparkport.catalog.ddl import AddColumn, DropColumn, DropField, RenameColumn
 from sparkport.errors import Conflict, FailedPrecondition, SparkportError, Unsupported, VersionNotFound
 from sparkport.lakehouse.faults import on_fault
 
@@ -246,8 +246,19 @@ def test_a_partitioned_and_sorted_table_is_written_by_its_own_rules(lake: Lake) 
         counted = spark.sql(f"SELECT count(*) FROM {table.sql_name}.partitions").collect()
         sorted_files = spark.sql(f"SELECT min(sort_order_id) FROM {table.sql_name}.data_files").collect()
     assert (counted[0][0], sorted_files[0][0]) == (4, 1)
-    with pytest.raises(Unsupported, match="partitioned or sorted by column 'id'"):
-        table.alter(DropColumn("id"))
+    for cascade in (False, True):
+        with pytest.raises(Unsupported, match="is or was partitioned or sorted by column 'id'"):
+            table.alter(DropColumn("id", cascade=cascade))
+
+
+def test_a_field_that_a_table_was_sorted_by_is_not_dropped(lake: Lake) -> None:
+    table = made(lake, "id BIGINT, w STRUCT<x: BIGINT, y: BIGINT>", "TBLPROPERTIES ('format-version' = '3')")
+    table.sql("ALTER TABLE {t} WRITE LOCALLY ORDERED BY w.x DESC", "ALTER TABLE {t} WRITE UNORDERED")
+    for change in (DropField(("w", "x"), cascade=True), DropColumn("w")):
+        with pytest.raises(Unsupported, match=r"is or was partitioned or sorted by column 'w.x'"):
+            table.alter(change)
+    table.alter(DropField(("w", "y")))
+    assert table.insert(pa.table({"id": [1], "w": pa.array([{"x": 1}])})).affected_rows == 1
 
 
 def test_a_copy_on_write_table_stays_without_delete_files(lake: Lake) -> None:

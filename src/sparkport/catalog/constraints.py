@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from sparkport.catalog.ddl import Alteration, DropColumn, DropField
 from sparkport.catalog.isolated import ExpressionRefused, failing_conditions, shortened
 from sparkport.errors import ConstraintViolation, InvalidArgument
 
-__all__ = ["check_rows", "require_checks"]
+__all__ = ["check_rows", "checks_after", "require_checks"]
 
 
 def require_checks(checks: Sequence[str], columns: pa.Schema) -> None:
@@ -22,6 +23,30 @@ def require_checks(checks: Sequence[str], columns: pa.Schema) -> None:
             failing_conditions([check], empty)
         except ExpressionRefused as exc:
             raise InvalidArgument(f"CHECK {shortened(check)} cannot be evaluated: {exc}") from exc
+
+
+def checks_after(change: Alteration, checks: Sequence[str], columns: pa.Schema) -> tuple[str, ...]:
+    """The conditions that a table has after a change that left it these columns.
+
+    One that needs what was dropped goes with it by CASCADE, and keeps it from being dropped without.
+    """
+    if not isinstance(change, DropColumn | DropField):
+        require_checks(checks, columns)
+        return tuple(checks)
+    kept = tuple(check for check in checks if _can_be_evaluated(check, columns))
+    lost = [check for check in checks if check not in kept]
+    if lost and not change.cascade:
+        what = f"column '{change.name}'" if isinstance(change, DropColumn) else f"field '{'.'.join(change.path)}'"
+        raise InvalidArgument(f"{what} is needed by CHECK {shortened(lost[0])}: DROP … CASCADE drops the check with it")
+    return kept
+
+
+def _can_be_evaluated(check: str, columns: pa.Schema) -> bool:
+    try:
+        require_checks([check], columns)
+    except InvalidArgument:
+        return False
+    return True
 
 
 def check_rows(table: str, checks: Sequence[str], rows: pa.RecordBatch) -> None:

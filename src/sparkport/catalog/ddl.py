@@ -87,6 +87,8 @@ class AddColumn:
 
 @dataclass(frozen=True, slots=True)
 class DropColumn:
+    """What depends on the column goes with it if told to ``cascade``; without, it is a reason to refuse."""
+
     name: str
     if_exists: bool = False
     cascade: bool = False
@@ -144,6 +146,7 @@ class AddField:
 class DropField:
     path: tuple[str, ...]
     if_exists: bool = False
+    cascade: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,7 @@ class TableInfo:
     wire_schema: pa.Schema = field(repr=False)
     """All columns as they are numbered on the wire, the row id included."""
     checks: tuple[str, ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def full_name(self) -> str:
@@ -135,6 +136,7 @@ def table_info(info: FlightInfo) -> TableInfo:
         total_records=None if info.total_records < 0 else info.total_records,
         wire_schema=info.schema,
         checks=_checks(info.schema),
+        tags=about.text_map("tags"),
     )
 
 

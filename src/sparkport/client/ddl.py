@@ -69,6 +69,7 @@ class Definitions(Session):
         on_conflict: str = "error",
         checks: Sequence[str] = (),
         comment: str | None = None,
+        tags: Mapping[str, str] | None = None,
     ) -> TableInfo:
         """A table with these columns. A field that is not nullable is NOT NULL; its metadata may hold a ``default``.
 
@@ -92,6 +93,7 @@ class Definitions(Session):
             "multi_key_primary_keys": [],
             "extra_constraints": [],
             "comment": comment,
+            "tags": dict(tags or {}),
         }
         return self._changed("create_table", body)
 
@@ -122,8 +124,9 @@ class Definitions(Session):
             column = column.with_metadata({**(column.metadata or {}), DEFAULT_MARK: default.encode()})
         return self._alter("add_column", name, column_schema=_encoded(column), if_column_not_exists=if_not_exists)
 
-    def drop_column(self, name: NameLike, column: str, *, if_exists: bool = False) -> TableInfo:
-        return self._alter("remove_column", name, removed_column=column, if_column_exists=if_exists, cascade=False)
+    def drop_column(self, name: NameLike, column: str, *, if_exists: bool = False, cascade: bool = False) -> TableInfo:
+        """With ``cascade`` checks that need the column go with it; without, they keep it from being dropped."""
+        return self._alter("remove_column", name, removed_column=column, if_column_exists=if_exists, cascade=cascade)
 
     def rename_column(self, name: NameLike, column: str, new_name: str) -> TableInfo:
         return self._alter("rename_column", name, old_name=column, new_name=new_name)
@@ -159,9 +162,11 @@ class Definitions(Session):
         """``path`` leads to the field."""
         return self._alter("rename_field", name, column_path=_path(path), new_name=new_name)
 
-    def drop_field(self, name: NameLike, path: PathLike, *, if_exists: bool = False) -> TableInfo:
+    def drop_field(
+        self, name: NameLike, path: PathLike, *, if_exists: bool = False, cascade: bool = False
+    ) -> TableInfo:
         """``path`` leads to the field."""
-        return self._alter("remove_field", name, column_path=_path(path), if_column_exists=if_exists, cascade=False)
+        return self._alter("remove_field", name, column_path=_path(path), if_column_exists=if_exists, cascade=cascade)
 
     def set_comment(self, name: NameLike, comment: str | None, *, column: str | None = None) -> TableInfo:
         """Of the table, or of one of its columns. None takes it away."""

@@ -129,7 +129,9 @@ ALTERATIONS: dict[str, Decoder] = {
         body.flag("cascade", default=False),
     ),
     "remove_field": lambda ctx, body: DropField(
-        body.texts("column_path"), body.flag("if_column_exists", default=False)
+        body.texts("column_path"),
+        body.flag("if_column_exists", default=False),
+        body.flag("cascade", default=False),
     ),
     "rename_column": lambda ctx, body: RenameColumn(body.text("old_name"), body.text("new_name")),
     "rename_field": lambda ctx, body: RenameField(body.texts("column_path"), body.text("new_name")),
@@ -155,7 +157,7 @@ class Ddl:
         self._require(ctx, Operation.CREATE, Resource(catalog.name, name))
         comment, tags = body.optional_text("comment"), body.text_map("tags")
         require_schema_texts(comment, tags)
-        change = self._done.change(ctx, (catalog.name, name), "create_schema", comment)
+        change = self._done.change(ctx, (catalog.name, name), "create_schema", comment, sorted(tags.items()))
         try:
             with change.tried():
                 catalog.create_schema(ctx, name, comment=comment, tags=tags)

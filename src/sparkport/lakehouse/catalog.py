@@ -23,7 +23,7 @@ from sparkport.errors import (
     TableNotFound,
     Unavailable,
 )
-from sparkport.lakehouse.columns import CHECKS, new_columns
+from sparkport.lakehouse.columns import CHECKS, new_columns, tag_properties, tags_in
 from sparkport.lakehouse.edits import new_table
 from sparkport.lakehouse.engine import LakeEngine
 from sparkport.lakehouse.metadata_files import write_metadata
@@ -58,9 +58,7 @@ class LakehouseSchema(MutableSchema):
     def __init__(self, name: str, properties: Mapping[str, str], catalog: LakehouseCatalog) -> None:
         self.name = name
         self.comment = properties.get("comment")
-        self.tags = {
-            key.removeprefix("tag."): value for key, value in sorted(properties.items()) if key.startswith("tag.")
-        }
+        self.tags = tags_in(properties)
         self.is_default = name == catalog.default_schema
         self._catalog = catalog
         self._engine = catalog.engine
@@ -104,6 +102,7 @@ class LakehouseSchema(MutableSchema):
             **_TABLE_PROPERTIES,
             **row_group_properties({}, len(columns.fields)),
             **{key: value for key, value in columns.properties().items() if value},
+            **tag_properties(definition.tags),
         }
         if definition.checks:
             properties[CHECKS] = json.dumps(list(definition.checks))
@@ -199,7 +198,7 @@ class LakehouseCatalog(MutableCatalog):
     ) -> Schema:
         require_schema_name(name)
         require_schema_texts(comment, tags)
-        properties = {f"tag.{key}": value for key, value in (tags or {}).items()}
+        properties = tag_properties(tags or {})
         if comment:
             properties["comment"] = comment
         if find_by_name((_Name(found) for found in self.engine.pointers.cut().schemas), name) is not None:

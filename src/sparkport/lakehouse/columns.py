@@ -36,12 +36,24 @@ from sparkport.lakehouse.defaults import INITIAL, WRITE, initial_default, promot
 from sparkport.lakehouse.shapes import default_sql
 from sparkport.lakehouse.types import declared_field, plan_column, remember
 
-__all__ = ["CHECKS", "COLUMNS", "Columns", "Json", "essence", "new_columns", "read_columns"]
+__all__ = [
+    "CHECKS",
+    "COLUMNS",
+    "Columns",
+    "Json",
+    "essence",
+    "field_names",
+    "new_columns",
+    "read_columns",
+    "tag_properties",
+    "tags_in",
+]
 
 Json = dict[str, Any]
 
 COLUMNS = "sparkport.columns"
 CHECKS = "sparkport.checks"
+_TAG = "tag."
 
 _DROPPED_KEPT = 200
 _PROMOTIONS = {("int", "long"), ("float", "double")}
@@ -143,6 +155,37 @@ def _foreign_default(field: Json) -> str | None:
         return None if field.get(WRITE) is None else default_sql({**field, INITIAL: field[WRITE]}, field["name"])
     except Unsupported:
         return None
+
+
+def tag_properties(tags: Mapping[str, str]) -> dict[str, str]:
+    """The properties of a table or a schema that tags are kept in."""
+    return {_TAG + key: value for key, value in tags.items()}
+
+
+def tags_in(properties: Mapping[str, str]) -> dict[str, str]:
+    return {key.removeprefix(_TAG): value for key, value in sorted(properties.items()) if key.startswith(_TAG)}
+
+
+def field_names(fields: Iterable[Any], *above: str) -> dict[int, str]:
+    """The names of columns and of the fields inside them, by their ids."""
+    found: dict[int, str] = {}
+    for field in fields:
+        path = (*above, str(field["name"]))
+        found[field["id"]] = ".".join(path)
+        found |= _names_inside(field["type"], path)
+    return found
+
+
+def _names_inside(kind: Any, path: tuple[str, ...]) -> dict[int, str]:
+    if not isinstance(kind, dict):
+        return {}
+    if kind["type"] == "struct":
+        return field_names(kind["fields"], *path)
+    parts = ("element",) if kind["type"] == "list" else ("key", "value")
+    return field_names(
+        [{"id": kind[f"{part}-id"], "name": part, "type": kind[part]} for part in parts],
+        *path,
+    )
 
 
 def essence(fields: Iterable[Any]) -> list[Any]:

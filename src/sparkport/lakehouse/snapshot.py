@@ -24,7 +24,7 @@ from sparkport.catalog.scan import AsOf, AsOfUnit, DuckDBCall, Scan, ScanRequest
 from sparkport.catalog.table import ROW_ID, ColumnStatistics
 from sparkport.errors import InvalidArgument, NotFound, Unsupported, VersionNotFound
 from sparkport.lakehouse.client_reads import duckdb_calls
-from sparkport.lakehouse.columns import CHECKS, Columns, Json, read_columns
+from sparkport.lakehouse.columns import CHECKS, Columns, Json, field_names, read_columns, tags_in
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.lineage import Ids, Lineage, derived, from_batch
 from sparkport.lakehouse.metadata import TableMetadata, load
@@ -135,10 +135,14 @@ class TableVersion:
         return tuple(found)
 
     @cached_property
+    def tags(self) -> dict[str, str]:
+        return tags_in(self.metadata.properties)
+
+    @cached_property
     def fingerprint(self) -> str:
         """Equal as long as a listing would show the same."""
         columns = self.columns.declared.serialize().to_pybytes()
-        shown = (self.uuid, columns, self.has_row_ids, self.checks, self.properties.get("comment"))
+        shown = (self.uuid, columns, self.has_row_ids, self.checks, self.properties.get("comment"), self.tags)
         return hashlib.sha256(repr(shown).encode()).hexdigest()
 
     @cached_property
@@ -171,15 +175,21 @@ class TableVersion:
             stream.close()
 
     def check_still_used(self, columns: Columns) -> None:
-        """Refuse to drop a column that the table is partitioned or sorted by."""
-        kept = {field["id"] for field in columns.fields}
+        """Refuse to drop a column that the table is or was partitioned or sorted by.
+
+        Metadata keeps the partitions and orders of the past, and Spark writes to no table where one lacks its column.
+        """
+        kept = field_names(columns.fields)
+        dropped = {number: name for number, name in field_names(self.columns.fields).items() if number not in kept}
         used = [field for fields in self.metadata.specs.values() for field in fields]
         for order in self.metadata.json.get("sort-orders") or ():
             used += order["fields"]
-        names = {field["id"]: field["name"] for field in self.columns.fields}
         for field in used:
-            if field["source-id"] in names and field["source-id"] not in kept:
-                raise Unsupported(f"the table is partitioned or sorted by column '{names[field['source-id']]}'")
+            if field["source-id"] in dropped:
+                raise Unsupported(
+                    f"the table is or was partitioned or sorted by column '{dropped[field['source-id']]}': "
+                    "it cannot be dropped, by CASCADE neither"
+                )
 
     def same_rows_as(self, earlier: TableVersion) -> bool:
         """Whether the table has the same rows and columns that it had: compaction leaves it so."""

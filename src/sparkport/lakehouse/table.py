@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 
 import pyarrow as pa
 
-from sparkport.catalog.constraints import require_checks
+from sparkport.catalog.constraints import checks_after
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.ddl import (
     AddColumn,
@@ -24,6 +25,7 @@ from sparkport.catalog.scan import AsOf, DuckDBCall, Scan, ScanRequest
 from sparkport.catalog.statement import Change, ChangeableTable, Statement, StatementRequest
 from sparkport.catalog.table import ColumnStatistics, DirectTable, StatisticsTable, VersionedTable, row_id_field
 from sparkport.errors import Conflict, ConstraintViolation, FailedPrecondition, InvalidArgument, NotFound, TableNotFound
+from sparkport.lakehouse.columns import CHECKS
 from sparkport.lakehouse.edits import evolve_schema, set_properties
 from sparkport.lakehouse.engine import LakeEngine
 from sparkport.lakehouse.overlay import scan_with
@@ -46,6 +48,7 @@ class LakeTable(ChangeableTable, DirectTable, StatisticsTable, VersionedTable, A
         self._engine = engine
         self.name = version.name[1]
         self.comment = version.properties.get("comment")
+        self.tags = version.tags
         self.checks = version.checks
 
     @property
@@ -127,14 +130,17 @@ class LakeTable(ChangeableTable, DirectTable, StatisticsTable, VersionedTable, A
         if isinstance(alteration, AddField):
             require_default(alteration.field)
         current.check_still_used(columns)
-        require_checks(current.checks, columns.declared)
+        checks = checks_after(alteration, current.checks, columns.declared)
         if isinstance(alteration, SetNotNull) and current.has_null(alteration.name):
             raise ConstraintViolation(f"column '{alteration.name}' has NULL values: it cannot be NOT NULL")
+        properties = columns.properties()
+        if checks != current.checks:
+            properties[CHECKS] = json.dumps(checks) if checks else None
         return evolve_schema(
             current.json,
             list(columns.fields),
             last_column_id=columns.last_id,
-            properties=columns.properties(),
+            properties=properties,
             previous=current.location,
         )
 

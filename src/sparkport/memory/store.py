@@ -11,12 +11,12 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from sparkport.catalog.constraints import require_checks
+from sparkport.catalog.constraints import checks_after
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.ddl import AddColumn, AddField, Alteration, ChangeType, SetComment, SetDefault
 from sparkport.catalog.defaults import require_default
@@ -118,13 +118,14 @@ class Store:
                 require_default(column)
         if isinstance(change, AddField):
             require_default(change.field)
-        require_checks(before.checks, columns)
+        checks = checks_after(change, before.checks, columns)
         with self.lock:
             require_kept(table)
             if table.newest is not before:
                 return False
             with self.changing_names() as number:
-                table.definitions.append(before.altered(change, columns, commit=number, author=author))
+                altered = before.altered(change, columns, commit=number, author=author)
+                table.definitions.append(replace(altered, checks=checks))
                 if not about_table:
                     table.commits.append((number, self._clock()))
         return True

@@ -104,6 +104,8 @@ def flight_info(
         "description": None if function is None else function.comment,
         "extra_data": None if extra is None else pack(extra),
     }
+    if isinstance(item, Table) and item.tags:  # a key that DuckDB's client passes over
+        app_metadata["tags"] = dict(sorted(item.tags.items()))
     return FlightInfo(
         schema=schema,
         descriptor=Target(target.catalog, target.schema, target.kind, item.name).descriptor(),
