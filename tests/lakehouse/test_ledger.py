@@ -18,6 +18,7 @@ from sparkport.lakehouse.database import Database
 from sparkport.lakehouse.databases import open_database
 from sparkport.lakehouse.faults import on_fault
 from sparkport.lakehouse.ledger import Ledger, Recorded
+from sparkport.lakehouse.ledger_rows import ENDED, OPEN
 from sparkport.lakehouse.pointers import Move, TableName
 from sparkport.lakehouse.sql_pointers import SqlPointers
 
@@ -536,3 +537,30 @@ def test_a_ledger_that_cannot_ask_the_catalog_notes_no_commits(ledger: Ledger) -
     with pytest.raises(InternalError):
         ledger.publishing(["t"], [A])
     assert state(ledger, "t") is ACTIVE
+
+
+INDEXES = ("sparkport_transactions_by_state", "sparkport_statements_by_time")
+
+
+def test_databases_of_before_get_indexes_on_times_and_states(database: Database) -> None:
+    for _ in range(2):  # made, and made again by those who come next
+        ledger = Ledger(database, "lake", server="one")
+        SqlPointers(database, "lake", ledger=ledger)
+        with database.transaction(write=True) as work:
+            assert all(work.has_index(name) for name in INDEXES)
+            for name in INDEXES:
+                work.change(f"DROP INDEX {name}")
+            assert not any(work.has_index(name) for name in INDEXES)
+
+
+def test_all_that_is_looked_for_by_time_or_state_uses_an_index(tmp_path: Path) -> None:
+    with closing(open_database(f"sqlite:///{tmp_path}/catalog.db")) as database:
+        SqlPointers(database, "lake", ledger=Ledger(database, "lake", server="one"))
+        for sql, index in (
+            (f"DELETE FROM sparkport_transactions WHERE catalog_name = '' AND {ENDED} AND ended < 1", INDEXES[0]),
+            (f"SELECT id FROM sparkport_transactions t WHERE catalog_name = '' AND {OPEN}", INDEXES[0]),
+            ("DELETE FROM sparkport_statements WHERE catalog_name = '' AND committed_at < 1", INDEXES[1]),
+        ):
+            with database.transaction() as work:
+                plan = str(work.query(f"EXPLAIN QUERY PLAN {sql}"))
+            assert f"USING INDEX {index}" in plan or f"USING COVERING INDEX {index}" in plan

@@ -32,7 +32,19 @@ from sparkport.errors import (
     Unavailable,
 )
 from sparkport.lakehouse.database import Database, Rows, Work
-from sparkport.lakehouse.ledger_rows import ABORTED, ACTIVE, COMMITTED, OPEN, PUBLISHING, SELECT, TABLES, Row, as_row
+from sparkport.lakehouse.ledger_rows import (
+    ABORTED,
+    ACTIVE,
+    COMMITTED,
+    ENDED,
+    INDEX,
+    OPEN,
+    PUBLISHING,
+    SELECT,
+    TABLES,
+    Row,
+    as_row,
+)
 
 __all__ = ["Ledger", "Needs", "Recorded", "Resolve"]
 
@@ -97,6 +109,7 @@ class Ledger:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         database.prepare(self._prepare)
+        database.add_index(*INDEX)
 
     def _prepare(self) -> None:
         with self._database.transaction(write=True) as work:
@@ -375,7 +388,7 @@ class Ledger:
                 [self._catalog, self.server, self._clock() - _LONG_DEAD * self._alive_seconds],
             )
             count: int = work.change(
-                f"DELETE FROM sparkport_transactions WHERE catalog_name = ? AND NOT {OPEN} AND ended < ?",
+                f"DELETE FROM sparkport_transactions WHERE catalog_name = ? AND {ENDED} AND ended < ?",
                 [self._catalog, before],
             )
         return count

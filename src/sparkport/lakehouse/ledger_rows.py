@@ -6,10 +6,23 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["ABORTED", "ACTIVE", "COMMITTED", "OPEN", "PUBLISHING", "Row", "SELECT", "TABLES", "as_row"]
+__all__ = [
+    "ABORTED",
+    "ACTIVE",
+    "COMMITTED",
+    "ENDED",
+    "INDEX",
+    "OPEN",
+    "PUBLISHING",
+    "Row",
+    "SELECT",
+    "TABLES",
+    "as_row",
+]
 
 ACTIVE, PUBLISHING, COMMITTED, ABORTED = "active", "publishing", "committed", "aborted"
 OPEN = f"state IN ('{ACTIVE}', '{PUBLISHING}')"
+ENDED = f"state IN ('{COMMITTED}', '{ABORTED}')"
 
 TABLES = (
     """CREATE TABLE IF NOT EXISTS sparkport_transactions (
@@ -20,6 +33,9 @@ TABLES = (
         catalog_name VARCHAR(255) NOT NULL, server VARCHAR(255) NOT NULL, seen DOUBLE PRECISION NOT NULL,
         needs TEXT NOT NULL, PRIMARY KEY (catalog_name, server))""",
 )
+
+INDEX = ("sparkport_transactions_by_state", "sparkport_transactions (catalog_name, state, ended)")
+"""Few are open and many have ended: those are looked for at every beat, these by their time."""
 
 SELECT = (
     "SELECT t.id, t.server, t.owner, t.isolation, t.state, t.tables, t.begun, t.ended, s.seen "

@@ -42,6 +42,9 @@ class _PostgresWork:
         )
         return {name for (name,) in found}
 
+    def has_index(self, name: str) -> bool:
+        return self.query("SELECT to_regclass(?)", [name]) != [(None,)]
+
 
 class PostgresDatabase(Database):
     """``patience``: seconds that a statement waits for locks, and a thread for one of the ``connections``."""

@@ -51,6 +51,8 @@ _TABLES = (
         catalog_name VARCHAR(255) NOT NULL, server VARCHAR(255) NOT NULL, PRIMARY KEY (catalog_name, server))""",
 )
 
+_INDEX = ("sparkport_statements_by_time", "sparkport_statements (catalog_name, committed_at)")
+
 SCHEMA_VERSION = 1
 
 _NOT_MADE = -1
@@ -83,6 +85,7 @@ class SqlPointers(Pointers):
         self._cut: tuple[object | None, Cut] | None = None
         self._answered: list[str] = []
         database.prepare(self._prepare)
+        database.add_index(*_INDEX)
 
     def _prepare(self) -> None:
         with self._database.transaction(write=True) as work:
