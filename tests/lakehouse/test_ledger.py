@@ -18,7 +18,7 @@ from sparkport.lakehouse.database import Database
 from sparkport.lakehouse.databases import open_database
 from sparkport.lakehouse.faults import on_fault
 from sparkport.lakehouse.ledger import Ledger, Recorded
-from sparkport.lakehouse.ledger_rows import ENDED, OPEN
+from sparkport.lakehouse.ledger_rows import ALL_SINCE, ENDED, OPEN, UNKNOWN
 from sparkport.lakehouse.pointers import Move, TableName
 from sparkport.lakehouse.sql_pointers import SqlPointers
 
@@ -219,8 +219,12 @@ def test_servers_tell_which_snapshots_they_need(ledger: Ledger, other: Ledger, c
     assert ledger.needed_elsewhere("a") == {9}
     ledger.beat({"b": [6]})
     assert (other.needed_elsewhere("a"), other.needed_elsewhere("b")) == (set(), {6})
+    assert other.told_elsewhere() == clock.now
+    ledger.beat({"b": [6], ALL_SINCE: [int(clock.now) - 100]})  # what it needs besides is not known
+    assert (other.needed_elsewhere("a"), other.needed_elsewhere("b")) == ({UNKNOWN}, {UNKNOWN, 6})
+    assert other.told_elsewhere() == clock.now - 100
     die(clock, other)
-    assert other.needed_elsewhere("b") == set()
+    assert (other.needed_elsewhere("b"), other.told_elsewhere()) == (set(), None)
 
 
 def test_open_transactions_of_live_servers_are_listed(ledger: Ledger, other: Ledger, clock: Clock) -> None:

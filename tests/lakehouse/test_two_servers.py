@@ -25,7 +25,8 @@ from sparkport.catalog.context import CallContext
 from sparkport.catalog.ddl import MutableSchema, TableDefinition
 from sparkport.catalog.transaction import Isolation, TransactionState
 from sparkport.client import Client, Transaction, connect
-from sparkport.errors import Conflict, FailedPrecondition, TransactionNotActive
+from sparkport.errors import Conflict, FailedPrecondition, TransactionNotActive, Unavailable
+from sparkport.lakehouse.cache import BoundedCache
 from sparkport.lakehouse.maintenance import Maintenance
 from sparkport.lakehouse.open import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
@@ -333,6 +334,31 @@ def test_snapshots_that_a_transaction_of_the_other_reads_are_kept(pair: Pair) ->
     table.insert(people((20, "late")), tx.ctx)
     tx.commit()
     assert sorted(by_key(other.agreed(pyiceberg=False))) == [0, 1, 2, 10, 11, 20]
+
+
+@only_postgresql
+def test_all_is_kept_since_transactions_began_of_which_it_is_not_known_what_they_need(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, other = pair.table()
+    tx = Tx(pair.one)
+    before = table.sparkport(tx.ctx)
+    for number in (10, 11):
+        other.insert(people((number, "new")))
+    engine = pair.one.opened.engine
+
+    def unreadable(*_: object) -> None:
+        raise Unavailable("the store does not answer")
+
+    with ahead(pair.one, 30), monkeypatch.context() as patched:
+        patched.setattr(engine, "_snapshot_of", unreadable)
+        patched.setattr(engine, "_pinned", BoundedCache(1000))
+        engine.ledger.beat(engine.needed())
+        kept = snapshots(table)
+        assert maintenance(pair.two, later=31).run(("public", table.name), ("expire",)).counts == {}
+        assert snapshots(table) == kept
+    assert table.sparkport(tx.ctx) == before
+    tx.rollback()
 
 
 @only_postgresql

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from sparkport.lakehouse.changes import NetChange, TableChange, Workspace
 from sparkport.lakehouse.commit import Committer, Pending
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.ledger import Ledger
+from sparkport.lakehouse.ledger_rows import ALL_SINCE
 from sparkport.lakehouse.own import OwnChanges
 from sparkport.lakehouse.own_rows import OwnRows
 from sparkport.lakehouse.places import Warehouse
@@ -307,10 +307,16 @@ class LakeEngine:
         old: set[tuple[TableName, str | None]] = set().union(*(cut.looked_up.items() - newest for cut in cuts))
         old |= {item for view in views if view.pins for item in list(view.pins.items())} - newest
         for table, place in old:
-            with contextlib.suppress(SparkportError):
+            try:
                 uuid, snapshot_id = self._pinned.get((table, place or ""), partial(self._snapshot_of, table, place))
-                if snapshot_id is not None:
-                    found.setdefault(uuid, set()).add(snapshot_id)
+            except NotFound:
+                continue  # its metadata is gone, and with it all that could be read by it
+            except SparkportError as exc:
+                logger.warning("what transactions need of '%s.%s' is not known: %s", *table, exc)
+                found[ALL_SINCE] = {int(min(transaction.begun for transaction in self.transactions.everyone()))}
+                continue
+            if snapshot_id is not None:
+                found.setdefault(uuid, set()).add(snapshot_id)
         return found
 
     def _snapshot_of(self, table: TableName, location: str | None) -> tuple[str, int | None]:

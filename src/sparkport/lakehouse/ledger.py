@@ -35,6 +35,7 @@ from sparkport.lakehouse.database import Database, Rows, Work
 from sparkport.lakehouse.ledger_rows import (
     ABORTED,
     ACTIVE,
+    ALL_SINCE,
     COMMITTED,
     ENDED,
     INDEX,
@@ -42,6 +43,7 @@ from sparkport.lakehouse.ledger_rows import (
     PUBLISHING,
     SELECT,
     TABLES,
+    UNKNOWN,
     Row,
     as_row,
 )
@@ -343,21 +345,22 @@ class Ledger:
 
         What was the newest snapshot after that may be needed there, though it is not said yet.
         """
-        with self._database.transaction() as work:
-            rows = work.query(
-                "SELECT min(seen) FROM sparkport_servers WHERE catalog_name = ? AND server <> ? AND seen > ?",
-                [self._catalog, self.server, self._clock() - self._alive_seconds],
-            )
-        return None if rows[0][0] is None else float(rows[0][0])
+        return min((since for seen, needs in self._told() for since in (seen, *needs.get(ALL_SINCE, ()))), default=None)
 
     def needed_elsewhere(self, table_uuid: str) -> set[int]:
-        """The snapshots of a table that other live servers need, as of their last beats."""
+        """The snapshots of a table that other live servers need, as of their last beats, ``UNKNOWN`` included."""
+        told = [needs for _, needs in self._told()]
+        unknown = {UNKNOWN} if any(ALL_SINCE in needs for needs in told) else set()
+        return unknown | {snapshot for needs in told for snapshot in needs.get(table_uuid, ())}
+
+    def _told(self) -> list[tuple[float, dict[str, list[int]]]]:
+        """When other live servers have last said what they need, and what that is."""
         with self._database.transaction() as work:
             rows = work.query(
-                "SELECT needs FROM sparkport_servers WHERE catalog_name = ? AND server <> ? AND seen > ?",
+                "SELECT seen, needs FROM sparkport_servers WHERE catalog_name = ? AND server <> ? AND seen > ?",
                 [self._catalog, self.server, self._clock() - self._alive_seconds],
             )
-        return {snapshot for (needs,) in rows for snapshot in json.loads(needs).get(table_uuid, ())}
+        return [(float(seen), json.loads(needs)) for seen, needs in rows]
 
     def open_elsewhere(self) -> list[OpenTransaction]:
         """The open transactions of other live servers; when they were last used is not known here."""

@@ -9,6 +9,7 @@ from typing import Any
 __all__ = [
     "ABORTED",
     "ACTIVE",
+    "ALL_SINCE",
     "COMMITTED",
     "ENDED",
     "INDEX",
@@ -17,6 +18,7 @@ __all__ = [
     "Row",
     "SELECT",
     "TABLES",
+    "UNKNOWN",
     "as_row",
 ]
 
@@ -36,6 +38,12 @@ TABLES = (
 
 INDEX = ("sparkport_transactions_by_state", "sparkport_transactions (catalog_name, state, ended)")
 """Few are open and many have ended: those are looked for at every beat, these by their time."""
+
+ALL_SINCE = "*"
+"""Stands instead of a table for what is not known: all snapshots may be needed that were the newest since a time."""
+
+UNKNOWN = 0
+"""Stands for such a snapshot."""
 
 SELECT = (
     "SELECT t.id, t.server, t.owner, t.isolation, t.state, t.tables, t.begun, t.ended, s.seen "

@@ -25,6 +25,7 @@ from sparkport.lakehouse.durable import sync_snapshot
 from sparkport.lakehouse.edits import set_properties
 from sparkport.lakehouse.engine import LakeEngine
 from sparkport.lakehouse.files import local_path, sync
+from sparkport.lakehouse.ledger_rows import UNKNOWN
 from sparkport.lakehouse.maintenance_plan import (
     Compaction,
     MaintenanceSettings,
@@ -377,6 +378,8 @@ class _Run:
         before = self._maintenance.now() - self._settings.metadata_seconds
         elsewhere = self._engine.ledger.needed_elsewhere(metadata.uuid)
         since = [entry["timestamp-ms"] / 1000 for entry in metadata.snapshot_log if entry["snapshot-id"] in elsewhere]
+        if UNKNOWN in elsewhere and (told := self._engine.ledger.told_elsewhere()) is not None:
+            since.append(told)
         before = min([before, *(moment - _CLOCK_SLACK for moment in since)])
         for path in forgotten_metadata(listed, metadata, before=before, needed=needed):
             self._engine.files.delete(path)

@@ -67,7 +67,11 @@ class MaintenanceThread:
         """Maintain what has changed since the last look."""
         self._forget_statements()
         self._remove_dropped()
-        for table in self._tables():
+        tables = self._tables()
+        for known in (self._seen, self._orphans_due):
+            for table in known.keys() - set(tables):
+                del known[table]
+        for table in tables:
             if self._stopping.is_set():
                 return
             try:
@@ -91,7 +95,10 @@ class MaintenanceThread:
 
     def _maintain(self, table: TableName) -> None:
         location = self._engine.pointers.location(table)
-        if location is None or location == self._seen.get(table):
+        if location is None:  # dropped or renamed
+            self._engine.writers.forget(table)
+            return
+        if location == self._seen.get(table):
             return
         properties = load(self._engine.files, location).properties
         own = properties.get("write.wap.enabled", "").lower() == "true"
