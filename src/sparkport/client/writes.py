@@ -17,11 +17,11 @@ import pyarrow as pa
 from sparkport.catalog.statement import Change
 from sparkport.client.backoff import pause
 from sparkport.client.connection import Connection
-from sparkport.client.errors import OutcomeUnknown, translated
+from sparkport.client.errors import OutcomeUnknown, Unreachable, translated
 from sparkport.client.exchange import Exchange
 from sparkport.client.rows import Input
 from sparkport.client.scan import select
-from sparkport.errors import Cancelled, Conflict, DeadlineExceeded, InternalError, SparkportError, Unavailable
+from sparkport.errors import Cancelled, DeadlineExceeded, InternalError, SparkportError, Unavailable
 from sparkport.protocol.maps import MapReader
 from sparkport.protocol.targets import Target
 
@@ -69,22 +69,18 @@ class Statement:
         return self._again(connection)
 
     def _again(self, connection: Connection) -> WriteResult:
-        """The same statement once more; if the server may have done it, until there is an answer or no hope of one.
+        """The same statement once more, until there is an answer or no hope of one.
 
-        The server refuses it as a conflict while the first one still runs.
+        The server says that it is unavailable while the first one still runs.
         """
         look = 1
         while True:
             pause(look)  # a connection that was cut is found out a moment later
             try:
                 return self._attempt(connection)
-            except Conflict as exc:
-                if self.in_transaction:
-                    raise
-                if look == _LOOKS:
-                    self._fail(exc)
             except _LOST as exc:
-                if not isinstance(exc, Unavailable) or not self.sent or look == _LOOKS:
+                hopeless = isinstance(exc, Unreachable) and not self.sent
+                if not isinstance(exc, Unavailable) or hopeless or look == _LOOKS:
                     self._fail(exc)
             look += 1
 

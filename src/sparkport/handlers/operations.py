@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from sparkport.catalog.context import CallContext, entered
 from sparkport.catalog.model import Catalog
 from sparkport.catalog.transaction import TransactionManager, TransactionState
-from sparkport.errors import Conflict, TransactionNotActive, TransactionNotFound, Unsupported
+from sparkport.errors import TransactionNotActive, TransactionNotFound, Unavailable, Unsupported
 
 __all__ = ["Operations", "StatementLog", "require_manager"]
 
@@ -140,7 +140,7 @@ class StatementLog:
             self._forget()
             entry = self._entries.get(key)
             if entry is not None and entry.count is None:
-                raise Conflict("the same statement is still running")
+                raise Unavailable("the same statement is still running: send it again for its outcome")
             if entry is None:
                 self._entries[key] = _Entry(self._clock())
         try:
