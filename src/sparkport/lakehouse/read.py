@@ -6,9 +6,11 @@ the query would lose the order of the rows, and it is the order that makes the t
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
@@ -47,6 +49,8 @@ from sparkport.lakehouse.query import (
 
 __all__ = ["BATCH_ROWS", "ROW_ID", "Reader", "RowStream", "SEQUENCE"]
 
+logger = logging.getLogger(__name__)
+
 BATCH_ROWS = 122_880
 _BATCH_BYTES = 16 << 20
 _VECTOR = 2048  # DuckDB's own portion; smaller batches are not made
@@ -56,6 +60,27 @@ _READERS = 8  # threads that read ahead, each a batch at a time
 
 # The columns of a query follow from its text alone; asking takes longer than to read a small file.
 _schemas: BoundedCache[tuple[str, ...], pa.Schema] = BoundedCache(100_000, weigh=len)
+
+
+class Unfiltered:
+    """Scans that were read without their filter, because DuckDB refused it: right, and far more than was asked for."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.counts: Counter[str] = Counter()
+        """By the class of the error."""
+
+    def note(self, cause: duckdb.Error) -> None:
+        """Into the log the first time, then each time that there are ten times as many."""
+        kind = type(cause).__name__
+        with self._lock:
+            self.counts[kind] += 1
+            count = self.counts[kind]
+        if str(count).strip("0") == "1":
+            logger.warning("a scan is read without its filter (number %d for a %s): %s", count, kind, cause)
+
+
+_unfiltered = Unfiltered()
 
 
 class Reader:
@@ -249,6 +274,7 @@ class RowStream:
         except SparkportError as exc:
             if self._request.filter is None or not isinstance(exc.__cause__, duckdb.Error) or is_broken(exc.__cause__):
                 raise
+            _unfiltered.note(exc.__cause__)
             reader = self._start(group, filtered=False)
         while (batch := self._next(reader)) is not None:
             batch = drop.apply(batch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -19,9 +19,10 @@ from tests.lakehouse.fixtures import NAMES, Fixture, materialise, plain, with_eq
 from sparkport.catalog.expressions import Cast, Column, Comparison, Function, Literal, SqlType
 from sparkport.catalog.predicates import Predicate, col, lit
 from sparkport.errors import Cancelled, Conflict, InternalError, InvalidArgument, Unsupported
-from sparkport.lakehouse import direct, read
+from sparkport.lakehouse import direct, query, read
 from sparkport.lakehouse.duck import DuckDB
 from sparkport.lakehouse.files import FileSystem
+from sparkport.lakehouse.manifests import DataFile
 from sparkport.lakehouse.plan import plan, split
 from sparkport.lakehouse.read import Reader, RowStream
 
@@ -296,3 +297,30 @@ def test_an_instance_that_broke_is_replaced(reader: Reader, tmp_path: Path, monk
             list(scan(reader, found))
     assert len(ids(scan(reader, found))) == 31
     assert len(opened) == 2
+
+
+def test_a_scan_that_is_read_without_its_filter_is_counted_and_told_once_for_each_cause(
+    reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    unfiltered = read.Unfiltered()
+    monkeypatch.setattr(read, "_unfiltered", unfiltered)
+    monkeypatch.setattr(RowStream, "_read_directly", _nothing_directly)
+    made = query.group_sql
+
+    def refused(*given: Any, filtered: bool) -> str:
+        return "SELECT nothing" if filtered else made(*given, filtered=filtered)
+
+    monkeypatch.setattr(read, "group_sql", refused)
+    found = materialise("changes", tmp_path)
+    for _ in range(12):
+        assert len(rows(scan(reader, found, filter=(col("id") == 1).expr))) > 1
+    assert dict(unfiltered.counts) == {"BinderException": 12}
+    told = [record.getMessage() for record in caplog.records if record.name == read.__name__]
+    assert [line.partition(":")[0] for line in told] == [
+        f"a scan is read without its filter (number {number} for a BinderException)" for number in (1, 10)
+    ]
+
+
+def _nothing_directly(stream: RowStream, group: query.Group) -> Generator[pa.RecordBatch, None, list[DataFile]]:
+    yield from ()
+    return group.files
