@@ -15,6 +15,7 @@ from tests.support.lakehouse import Lake, lakehouse
 from sparkport.catalog import CallContext, DMLOptions
 from sparkport.catalog.ddl import AddColumn, OnConflict, RenameColumn, SetNotNull, TableDefinition
 from sparkport.catalog.statement import Change, MissingRows, StatementRequest
+from sparkport.catalog.transaction import Isolation
 from sparkport.errors import (
     Conflict,
     ConstraintViolation,
@@ -238,6 +239,36 @@ def test_of_two_runs_of_one_statement_at_once_only_one_happens_and_both_are_told
     with ThreadPoolExecutor(2) as pool:
         assert [done.result() for done in [pool.submit(once) for _ in range(2)]] == [2, 2]
     assert len(table.sparkport()) == 12
+
+
+@pytest.mark.parametrize("isolation", [None, *Isolation])
+@pytest.mark.parametrize("change", list(Change))
+def test_a_statement_that_is_at_two_servers_at_once_happens_once_and_both_are_told(
+    lake: Lake, table: Handle, change: Change, isolation: Isolation | None
+) -> None:
+    """The second finds the rows of the first in its way: new, changed or gone."""
+    ids = pa.array([table.ids()[0], table.ids()[1]], pa.int64())
+    rows = None if change is Change.DELETE else TEN.slice(0, 2) if change is Change.INSERT else names("a", "b")
+
+    def send(handle: Handle) -> int:
+        manager = handle.lake.opened.engine.transactions
+        ctx = NOBODY if isolation is None else CallContext(transaction_id=manager.begin(NOBODY, isolation=isolation))
+        request = StatementRequest(
+            change=change,
+            columns=pa.schema([]) if rows is None else rows.schema,
+            missing=MissingRows.REFUSE,
+            statement=f"both-{table.name}",
+        )
+        statement = handle.table(ctx).open_statement(ctx, request)
+        statement.push(None if rows is None else rows.to_batches()[0], None if change is Change.INSERT else ids)
+        return statement.finish()
+
+    with lakehouse(lake.warehouse) as again:
+        first, told = Handle(Lake(again), table.name), []
+        with at_point("apply.before", lambda: told.append(send(first))):
+            told.append(send(table))
+    assert told == [2, 2]
+    assert len(table.agreed()) == 10 + {Change.INSERT: 2, Change.UPDATE: 0, Change.DELETE: -2}[change]
 
 
 # Group commit

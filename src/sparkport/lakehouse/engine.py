@@ -237,12 +237,12 @@ class LakeEngine:
         return count
 
     def _commit_statement(self, transaction: Transaction[LakeView], statement: str | None, count: int) -> int:
-        key = statement or transaction.id
-        pending = self._pending(transaction, {} if statement is None else {key: count})
+        pending = self._pending(transaction, {} if statement is None else {statement: count})
         try:
             transaction.state.pins.update(self._commit(pending))
-        except AlreadyExists:  # another server was quicker with the same statement
-            committed = self.pointers.statement(key)
+        except (AlreadyExists, Conflict, NotFound):
+            # Those who were first may have been this very statement, at another server.
+            committed = None if statement is None else self.pointers.statement(statement)
             if committed is None:
                 raise
             return committed

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparkport.errors import AlreadyExists, Conflict, InternalError, SparkportError, Unavailable
+from sparkport.errors import AlreadyExists, Conflict, InternalError, NotFound, SparkportError, Unavailable
 from sparkport.lakehouse.durable import sync_snapshot
 from sparkport.lakehouse.edits import move_main
 from sparkport.lakehouse.faults import fault
@@ -51,6 +51,9 @@ logger = logging.getLogger(__name__)
 _ATTEMPTS = 5
 _GROUP = 64
 _SMALL_ROWS = 100_000
+
+_REFUSALS = (AlreadyExists, Conflict, NotFound)
+"""What a statement is told that came too late: those who were first may have been this very statement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,21 +166,15 @@ class TableWriter:
         if not self._turn.acquire(timeout=-1 if timeout is None else max(timeout, 0.001)):
             raise Unavailable(f"table '{self._table[1]}' is busy; try again")
         try:
-            for _ in range(_ATTEMPTS):
-                work = decide()
-                if work is None:
-                    return 0, None
-                try:
-                    applied = self._merge_once(work, statement, remaining)
-                except AlreadyExists as exc:
-                    applied = self._done_elsewhere(exc, statement)
-                    if applied is None:
-                        raise
-                if applied is not None:
-                    return applied.statements.get(statement or "", work.count), applied
+            try:
+                return self._merge(decide, statement, remaining)
+            except _REFUSALS:
+                done = self._done_elsewhere(statement)
+                if statement is None or done is None:
+                    raise
+                return done.statements[statement], done
         finally:
             self._turn.release()
-        raise Conflict(f"table '{self._table[1]}' is changed by others all the time; run the statement again")
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
@@ -212,7 +209,9 @@ class TableWriter:
         except BaseException as exc:
             if len(inserts) == 1 or isinstance(exc, Unavailable):
                 for insert in inserts:
-                    insert.result = self._done_elsewhere(exc, insert.statement)
+                    if isinstance(exc, _REFUSALS):
+                        with contextlib.suppress(SparkportError):
+                            insert.result = self._done_elsewhere(insert.statement)
                     insert.error = None if insert.result is not None else exc
                     insert.done.set()
                 if not isinstance(exc, Exception):
@@ -248,6 +247,19 @@ class TableWriter:
         raise Conflict(f"table '{self._table[1]}' is changed by others all the time; run the statement again")
 
     # Merges
+
+    def _merge(
+        self, decide: Callable[[], MergeWork | None], statement: str | None, remaining: Callable[[], float | None]
+    ) -> tuple[int, Applied | None]:
+        for _ in range(_ATTEMPTS):
+            work = decide()
+            if work is None:
+                done = self._done_elsewhere(statement)
+                return (0, None) if done is None else (sum(done.statements.values()), done)
+            applied = self._merge_once(work, statement, remaining)
+            if applied is not None:
+                return work.count, applied
+        raise Conflict(f"table '{self._table[1]}' is changed by others all the time; run the statement again")
 
     def _merge_once(
         self, work: MergeWork, statement: str | None, remaining: Callable[[], float | None]
@@ -299,9 +311,9 @@ class TableWriter:
             return Applied(published[self._table], attempt.statements)
         return None
 
-    def _done_elsewhere(self, exc: BaseException, statement: str | None) -> Applied | None:
+    def _done_elsewhere(self, statement: str | None) -> Applied | None:
         """A statement that another server has committed while it was at it here: its client had sent it to both."""
-        if statement is None or not isinstance(exc, AlreadyExists):
+        if statement is None:
             return None
         count = self._pointers.statement(statement, self._table)
         location = self._pointers.location(self._table)
