@@ -234,6 +234,11 @@ class Settings:
     catalog_uri: Annotated[
         str | None, TEXT, "Database of the lakehouse's catalog; SQLite in the warehouse if unset"
     ] = None
+    ledger_uri: Annotated[
+        str | None,
+        TEXT,
+        "Database of a REST catalog's transactions and statements; SQLite in the staging folder if unset",
+    ] = None
     spark: Annotated[str, TEXT, "Spark master to start a Connect server for, or sc://… of one that runs"] = "local[*]"
     driver_memory: Annotated[str, TEXT, "Memory of the Spark driver that is started"] = "2g"
     silence_seconds: Annotated[

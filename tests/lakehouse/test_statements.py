@@ -207,12 +207,16 @@ def run(table: Handle, key: str, rows: pa.Table) -> int:
     return statement.finish()
 
 
+def of(table: Handle) -> dict[str, str]:
+    return {"schema": "public", "table": table.name}
+
+
 def test_a_statement_is_remembered_with_its_count_by_the_next_server_too(lake: Lake, table: Handle) -> None:
     assert run(table, "insert-3", TEN.slice(0, 3)) == 3
-    assert lake.opened.catalog.committed_statement("insert-3") == 3
+    assert lake.opened.catalog.committed_statement("insert-3", **of(table)) == 3
     with lakehouse(lake.warehouse) as again:
-        assert again.catalog.committed_statement("insert-3") == 3
-        assert again.catalog.committed_statement("never") is None
+        assert again.catalog.committed_statement("insert-3", **of(table)) == 3
+        assert again.catalog.committed_statement("never", **of(table)) is None
         second = Handle(Lake(again), table.name)
         assert run(second, "insert-3", TEN.slice(0, 3)) == 3
     assert len(table.agreed()) == 13
@@ -224,7 +228,7 @@ def test_a_statement_that_fails_at_publishing_is_not_remembered(lake: Lake, tabl
 
     with at_point("publish.before", fail), pytest.raises(InternalError, match="fire"):
         run(table, "on-fire", TEN)
-    assert lake.opened.catalog.committed_statement("on-fire") is None
+    assert lake.opened.catalog.committed_statement("on-fire", **of(table)) is None
     assert len(table.agreed()) == 10
     assert run(table, "on-fire", TEN) == 10
 

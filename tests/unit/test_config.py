@@ -38,6 +38,7 @@ VALUES: dict[str, tuple[str, Any, Any]] = {
     "engine": ("memory", "memory", "memory"),
     "warehouse": ("/data", "/data", "/data"),
     "catalog_uri": ("postgresql://h/db", "postgresql://h/db", "postgresql://h/db"),
+    "ledger_uri": ("postgresql://h/ledger", "postgresql://h/ledger", "postgresql://h/ledger"),
     "spark": ("sc://h:15002", "sc://h:15002", "sc://h:15002"),
     "driver_memory": ("8g", "8g", "8g"),
     "silence_seconds": ("30", 30, 30.0),

@@ -88,8 +88,11 @@ class Catalog(ABC):
     def schema(self, ctx: CallContext, name: str) -> Schema | None:
         return find_by_name(self.schemas(ctx), name)
 
-    def committed_statement(self, statement: str) -> int | None:
-        """How many rows a statement changed that has been committed, for engines that keep that with their tables."""
+    def committed_statement(self, statement: str, *, schema: str, table: str) -> int | None:
+        """How many rows a statement changed that has been committed, for engines that keep that with their tables.
+
+        ``schema`` and ``table`` are the names that it was sent with; the default schema's may be empty.
+        """
         return None
 
     @abstractmethod

@@ -95,6 +95,7 @@ def _built_in(settings: Settings, ending: contextlib.ExitStack, actions: list[Cu
         LakehouseSettings(
             warehouse=settings.warehouse,
             catalog_uri=settings.catalog_uri,
+            ledger_uri=settings.ledger_uri,
             catalog_name=settings.catalog,
             spark=settings.spark,
             jars=settings.jars,

@@ -128,8 +128,8 @@ class StatementLog:
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
 
     @contextmanager
-    def once(self, key: str | None, catalog: Catalog) -> Iterator[_Once]:
-        """Runs the block for a statement; ``done`` of what it yields says what came of an earlier run.
+    def once(self, key: str | None, catalog: Catalog, *, schema: str, table: str) -> Iterator[_Once]:
+        """Runs the block for a statement on a table; ``done`` of what it yields says what came of an earlier run.
 
         What the server itself does not remember, because it was started anew, the catalog may.
         """
@@ -144,7 +144,8 @@ class StatementLog:
             if entry is None:
                 self._entries[key] = _Entry(self._clock())
         try:
-            once = _Once(catalog.committed_statement(key) if entry is None else entry.count)
+            known = catalog.committed_statement(key, schema=schema, table=table) if entry is None else entry.count
+            once = _Once(known)
         except BaseException:
             with self._lock:
                 self._entries.pop(key, None)

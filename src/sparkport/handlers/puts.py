@@ -66,7 +66,7 @@ class Puts:
         wanted = body.texts("returning_columns") if "returning_columns" in body else ()
         catalog = self._directory.catalog(ctx, target.catalog)
         key = statement_key(ctx, catalog, target, change)
-        with self._log.once(key, catalog) as once:
+        with self._log.once(key, catalog, schema=target.schema, table=target.name) as once:
             if once.done is not None:
                 if returning:
                     raise AlreadyExists(

@@ -70,7 +70,7 @@ class Writes:
         catalog = self._directory.catalog(ctx, target.catalog)
         returning = ctx.headers.get("return-chunks") == "1"
         key = statement_key(ctx, catalog, target, change)
-        with self._log.once(key, catalog) as once:
+        with self._log.once(key, catalog, schema=target.schema, table=target.name) as once:
             if once.done is not None:
                 count = once.done
                 yield from self._repeated(ctx, upload, target, change, returning=returning)

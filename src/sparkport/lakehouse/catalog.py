@@ -64,11 +64,12 @@ class LakehouseSchema(MutableSchema):
         self._engine = catalog.engine
 
     def tables(self, ctx: CallContext) -> Iterable[Table]:
-        for table, location in self._engine.cut(ctx).tables.items():
-            if table[0] == self.name:
-                version = self._engine.listed(table, location)
-                if version is not None:
-                    yield LakeTable(version, self._engine)
+        # Only this schema's are looked up: where the others are costs a REST catalog a call for each.
+        tables = self._engine.cut(ctx).tables
+        for table in [name for name in tables if name[0] == self.name]:
+            version = self._engine.listed(table, tables)
+            if version is not None:
+                yield LakeTable(version, self._engine)
 
     def table(self, ctx: CallContext, name: str) -> Table | None:
         version = self._engine.version_for(ctx, (self.name, name))
@@ -185,13 +186,13 @@ class LakehouseCatalog(MutableCatalog):
         """A hash of all that the listing shows: commits of rows leave it as it is."""
         cut = self.engine.pointers.cut()
         digest = hashlib.sha256(repr([(name, sorted(found.items())) for name, found in cut.schemas.items()]).encode())
-        for table, location in cut.tables.items():
-            version = self.engine.listed(table, location)
+        for table in cut.tables:
+            version = self.engine.listed(table, cut.tables)
             digest.update(repr((table, None if version is None else version.fingerprint)).encode())
         return CatalogVersion(int.from_bytes(digest.digest()[:7], "big"))
 
-    def committed_statement(self, statement: str) -> int | None:
-        return self.engine.pointers.statement(statement)
+    def committed_statement(self, statement: str, *, schema: str, table: str) -> int | None:
+        return self.engine.pointers.statement(statement, (schema or self.default_schema, table))
 
     def create_schema(
         self, ctx: CallContext, name: str, *, comment: str | None = None, tags: Mapping[str, str] | None = None

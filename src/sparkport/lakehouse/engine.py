@@ -28,7 +28,7 @@ from sparkport.lakehouse.ledger_rows import ALL_SINCE
 from sparkport.lakehouse.own import OwnChanges
 from sparkport.lakehouse.own_rows import OwnRows
 from sparkport.lakehouse.places import Warehouse
-from sparkport.lakehouse.pointers import Cut, OutcomeUnknown, Pointers, TableName
+from sparkport.lakehouse.pointers import Cut, OutcomeUnknown, OverlaidTables, Pointers, TableName
 from sparkport.lakehouse.snapshot import TableVersion, VersionLoader
 from sparkport.lakehouse.spark import Sessions
 from sparkport.lakehouse.staging import Staging
@@ -76,9 +76,8 @@ class LakeView:
     def location(self, table: TableName) -> str | None:
         return self.pins[table] if table in self.pins else self.cut.tables.get(table)
 
-    def tables(self) -> dict[TableName, str]:
-        seen = {**self.cut.tables, **self.pins}
-        return {table: location for table, location in sorted(seen.items()) if location is not None}
+    def tables(self) -> Mapping[TableName, str]:
+        return self.cut.tables if not self.pins else OverlaidTables(self.cut.tables, self.pins)
 
 
 class LakeEngine:
@@ -162,9 +161,12 @@ class LakeEngine:
         """A table as one metadata file describes it; that never changes, so it is kept."""
         return self._versions.get((table, location), lambda: self._loader.load(table, location))
 
-    def listed(self, table: TableName, location: str) -> TableVersion | None:
-        """A table for a listing: one that cannot be read must not hide all others."""
+    def listed(self, table: TableName, tables: Mapping[TableName, str]) -> TableVersion | None:
+        """A table for a listing: one that cannot be read, or may not, must not hide all others."""
         try:
+            location = tables.get(table)
+            if location is None:  # dropped since the names were listed
+                return None
             version = self.version(table, location)
             version.fingerprint  # noqa: B018 - looks at the columns, which may be of a type that is not known here
         except SparkportError as exc:

@@ -2,7 +2,8 @@
 
 A transaction is begun as a row that says ``active``. With a SQL catalog the row becomes ``committed`` in the same SQL
 transaction that moves the tables, so the two cannot disagree. A REST catalog knows nothing of the row: there it says
-``publishing`` while a commit is under way, and where that ended without an answer the tables tell what became of it.
+``publishing`` while a commit is under way, and where that ended without an answer the tables tell what became of it,
+after the catalog was told to refuse it from then on. No clock has a part in that.
 
 Servers on one database tell each other by a beat that they are alive. A transaction of a server that is not counts as
 aborted: whoever asks turns the row first, so that a server that only seemed dead cannot commit it afterwards. Times are
@@ -56,9 +57,10 @@ Needs = Mapping[str, Collection[int]]
 """The snapshots that open transactions and scans read from, by table uuid."""
 
 Resolve = Callable[[str, Sequence[tuple[str, str]]], bool]
-"""Whether the commit of a transaction, which was to change these tables, has been made."""
+"""Whether the commit of a transaction, which was to change these tables, has been made. If not, it never is later."""
 
 _BEATS_PER_CLEANING = 60
+_IDS_AT_ONCE = 500
 _LONG_DEAD = 60
 """A server's row is kept for so many times the seconds after which it counts as dead: it says when that was."""
 
@@ -89,21 +91,18 @@ class Ledger:
         server: str | None = None,
         clock: Callable[[], float] = time.time,
         alive_seconds: float = 60.0,
-        settle_seconds: float = 10.0,
         remember_seconds: float = 24 * 3600.0,
         resolve: Resolve | None = None,
     ) -> None:
         """``server`` MUST be used by one server at a time: what an earlier one of that name left open is aborted.
 
-        ``resolve`` is for catalogs that do not commit the row themselves. A commit that it does not find counts as
-        not made ``settle_seconds`` after it was sent: until then the catalog may still be at it.
+        ``resolve`` is for catalogs that do not commit the row themselves.
         """
         self.server = server or uuid.uuid4().hex
         self._database = database
         self._catalog = catalog
         self._clock = clock
         self._alive_seconds = alive_seconds
-        self._settle_seconds = settle_seconds
         self._remember_seconds = remember_seconds
         self._resolve = resolve
         self._lock = threading.Lock()
@@ -141,8 +140,8 @@ class Ledger:
         """Note the outcome; the one that holds, which is another when the transaction had ended already.
 
         Waits for a commit of the same transaction that is under way in a SQL catalog, so after a lost answer an end
-        as ``ABORTED`` tells for certain whether it was made. A commit elsewhere that got no answer is looked up; while
-        it may still be made, Unavailable is raised and the end is left open.
+        as ``ABORTED`` tells for certain whether it was made. A commit elsewhere that got no answer is stopped, and
+        looked up; while that cannot be done, Unavailable is raised and the end is left open.
         """
         if state is TransactionState.ACTIVE:
             raise InternalError("a transaction ends as committed or aborted")
@@ -227,6 +226,20 @@ class Ledger:
             tables=row.tables,
         )
 
+    def ended(self, ids: Collection[str]) -> set[str]:
+        """Those of some transactions whose end is recorded."""
+        wanted, found = sorted(ids), set[str]()
+        with self._database.transaction() as work:
+            for start in range(0, len(wanted), _IDS_AT_ONCE):
+                some = wanted[start : start + _IDS_AT_ONCE]
+                rows = work.query(
+                    f"SELECT id FROM sparkport_transactions WHERE catalog_name = ? AND NOT {OPEN} "
+                    f"AND id IN ({', '.join('?' * len(some))})",
+                    [self._catalog, *some],
+                )
+                found.update(str(known) for (known,) in rows)
+        return found
+
     def owner(self, transaction_id: str) -> str | None:
         """Who has begun a transaction; unlike ``find`` it changes nothing."""
         row = self._look_up(transaction_id)
@@ -241,9 +254,8 @@ class Ledger:
         if self._resolve is None:
             raise InternalError(f"it cannot be found out whether transaction '{row.id}' has been committed")
         made = self._resolve(row.id, row.tables)
-        if made or self._clock() >= (row.ended or 0.0) + self._settle_seconds:
-            with self._database.transaction(write=True) as work:
-                self._turn(work, row.id, COMMITTED if made else ABORTED, f"AND state = '{PUBLISHING}'")
+        with self._database.transaction(write=True) as work:
+            self._turn(work, row.id, COMMITTED if made else ABORTED, f"AND state = '{PUBLISHING}'")
 
     def _settle_abandoned(self) -> None:
         for row in self._rows(f"state = '{PUBLISHING}'"):
@@ -259,9 +271,6 @@ class Ledger:
         row = self._look_up(transaction_id)
         if row is not None and row.state == PUBLISHING and self._is_abandoned(row):
             self._settle(row)
-            row = self._look_up(transaction_id)
-            if row is not None and row.state == PUBLISHING:
-                raise Unavailable(f"it is not known yet whether transaction '{transaction_id}' has been committed")
 
     # This server and others
 

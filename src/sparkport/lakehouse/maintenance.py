@@ -22,7 +22,7 @@ from typing import Any
 from sparkport.errors import Conflict, InternalError, InvalidArgument, NotFound, TableNotFound
 from sparkport.lakehouse.apply import BRANCH, drop_branches
 from sparkport.lakehouse.durable import sync_snapshot
-from sparkport.lakehouse.edits import set_properties
+from sparkport.lakehouse.edits import drop_refs, set_properties
 from sparkport.lakehouse.engine import LakeEngine
 from sparkport.lakehouse.files import local_path, sync
 from sparkport.lakehouse.ledger_rows import UNKNOWN
@@ -40,6 +40,7 @@ from sparkport.lakehouse.numbers import NUMBER, numbered
 from sparkport.lakehouse.plan import plan
 from sparkport.lakehouse.pointers import Edit, Moved, TableName
 from sparkport.lakehouse.read import Reader
+from sparkport.lakehouse.rest_notes import DAY, old_fences
 from sparkport.lakehouse.row_groups import row_group_properties
 from sparkport.lakehouse.spark import translated
 from sparkport.lakehouse.spark_sql import quoted
@@ -332,6 +333,17 @@ class _Run:
         if left:
             drop_branches(self._engine.pointers, self._engine.files, self._table, lambda name: name in left)
             self._counts["dropped_branches"] += len(left)
+        self._drop_fences()
+
+    def _drop_fences(self) -> None:
+        """The tags that keep commits of a REST catalog from being made: after a day none of these comes any more."""
+        metadata = self._metadata()
+        before, location = dict(metadata.json), metadata.metadata_location
+        tags, properties = old_fences(before, before=self._maintenance.now() - DAY)
+        if properties:
+            after = drop_refs(set_properties(before, dict.fromkeys(properties), previous=location), tags)
+            with contextlib.suppress(Moved):  # the next run will find them
+                self._engine.pointers.commit([Edit(self._table, before, after, location)])
 
     def _numbered(self) -> TableMetadata:
         """The metadata with the version's number written down: it is counted from snapshots that are about to go."""

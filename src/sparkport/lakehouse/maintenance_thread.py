@@ -16,7 +16,6 @@ from sparkport.lakehouse.dropped import DroppedFolders
 from sparkport.lakehouse.maintenance import STEPS, Maintenance
 from sparkport.lakehouse.metadata import load
 from sparkport.lakehouse.pointers import TableName
-from sparkport.lakehouse.sql_pointers import SqlPointers
 
 __all__ = ["MaintenanceThread"]
 
@@ -127,7 +126,7 @@ class MaintenanceThread:
             logger.warning("the removal of dropped tables' folders is put off: %s", exc.message)
 
     def _forget_statements(self) -> None:
-        pointers, now = self._engine.pointers, self._maintenance.now()
-        if isinstance(pointers, SqlPointers) and now >= self._forget_due:
-            pointers.forget_statements(now - _STATEMENT_SECONDS)
+        now = self._maintenance.now()
+        if now >= self._forget_due:
+            self._engine.pointers.forget_statements(now - _STATEMENT_SECONDS)
             self._forget_due = now + _FORGET_SECONDS

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from sparkport.errors import PermissionDenied, SparkportError
+from sparkport.errors import FailedPrecondition, PermissionDenied, SparkportError
 from sparkport.lakehouse.catalog import LakehouseCatalog
 from sparkport.lakehouse.database import Database
 from sparkport.lakehouse.databases import open_database
@@ -21,6 +21,7 @@ from sparkport.lakehouse.maintenance import Maintenance
 from sparkport.lakehouse.maintenance_plan import MaintenanceSettings
 from sparkport.lakehouse.maintenance_thread import MaintenanceThread
 from sparkport.lakehouse.modes import FileMode
+from sparkport.lakehouse.mounts import network_file_system
 from sparkport.lakehouse.places import Warehouse
 from sparkport.lakehouse.pointers import Pointers, TableName
 from sparkport.lakehouse.read import Reader
@@ -32,6 +33,7 @@ from sparkport.lakehouse.spark import SparkServer, SparkState
 from sparkport.lakehouse.spill import Spill
 from sparkport.lakehouse.sql_pointers import SqlPointers
 from sparkport.lakehouse.staging import Staging
+from sparkport.lakehouse.statement_records import StatementRecords
 from sparkport.lakehouse.warmup import warm_up
 from sparkport.transactions.manager import TransactionSettings
 
@@ -97,23 +99,26 @@ class Lakehouse:
 
     def _pointers(self, files: FileSystem) -> Pointers:
         name, mode = self.settings.catalog_name, self.settings.file_mode
-        if self.settings.kind == "rest":
-            # Such a catalog has no place for what becomes of transactions. Servers on one staging folder share it.
-            folder = Path(self.settings.staging_path).resolve()
-            self._database = open_database(f"sqlite:///{folder}/transactions-{_digest(self.settings)[:12]}.db", mode)
-
-            def was_made(transaction_id: str, tables: Sequence[TableName]) -> bool:
-                return any(rest.statement(f"tx:{transaction_id}", table) is not None for table in tables)
-
-            self._ledger = Ledger(self._database, name, server=self._staging.server, resolve=was_made)
-            rest = RestPointers.of(self.settings, files, self._ledger)
-            return rest
-        self._database = open_database(self.settings.database_uri, mode)
+        server = self._staging.server
         try:
-            self._ledger = Ledger(self._database, name, server=self._staging.server)
-            return SqlPointers(self._database, name, files, self._ledger, server=self._staging.server)
+            if self.settings.kind == "rest":
+                # Such a catalog has no place for what becomes of transactions.
+                uri, kept_as = _ledger_of(self.settings)
+                self._database = open_database(uri, mode)
+
+                def settle(transaction_id: str, tables: Sequence[TableName]) -> bool:
+                    return rest.settle(transaction_id, tables)
+
+                self._ledger = Ledger(self._database, kept_as, server=server, resolve=settle)
+                statements = StatementRecords(self._database, kept_as)
+                rest = RestPointers.of(self.settings, files, self._ledger, statements)
+                return rest
+            self._database = open_database(self.settings.database_uri, mode)
+            self._ledger = Ledger(self._database, name, server=server)
+            return SqlPointers(self._database, name, files, self._ledger, server=server)
         except BaseException:
-            self._database.close()
+            if self._database is not None:
+                self._database.close()
             self._staging.close()
             raise
 
@@ -171,6 +176,25 @@ def _digest(settings: LakehouseSettings) -> str:
     own = [settings.properties.get(f"spark.sql.catalog.{settings.catalog_name}.{name}") for name in names]
     told = (parts.scheme, parts.hostname, parts.port, parts.path, settings.catalog_name, *own)
     return hashlib.sha256(repr(told).encode()).hexdigest()
+
+
+def _ledger_of(settings: LakehouseSettings) -> tuple[str, str]:
+    """The database of a REST catalog's ledger, and the catalog's name in it: others may keep theirs there too.
+
+    Without one that was chosen, servers on one staging folder share it, on one machine.
+    """
+    digest = _digest(settings)[:12]
+    if settings.ledger_uri is not None:
+        return settings.ledger_uri, f"{settings.catalog_name}@{digest}"
+    folder = Path(settings.staging_path).resolve()
+    kind = network_file_system(folder)
+    if kind is not None:
+        raise FailedPrecondition(
+            f"the staging folder '{folder}' is on a network file system ({kind}), where the SQLite database of the "
+            "transactions could be damaged: set ledger_uri, to postgresql://host/database if several machines have "
+            "servers on this catalog, or to sqlite:////path/on/a/local/disk.db for one"
+        )
+    return f"sqlite:///{folder}/transactions-{digest}.db", settings.catalog_name
 
 
 def _make(folder: Path, mode: FileMode) -> None:

@@ -77,7 +77,7 @@ class OwnChanges:
         self, ctx: CallContext, seen: Mapping[str, Mapping[str, str]], *, since: int
     ) -> dict[str, Mapping[str, str]]:
         """The schemas that a caller sees who saw these before."""
-        found: dict[str, Mapping[str, str] | None] = dict(seen)
+        found: dict[str, Mapping[str, str] | None] = dict(seen.items())
         with self._lock:
             for log in self._of(ctx):
                 found.update({name: note[1] for name, note in log.schemas.items() if note[0] > since})

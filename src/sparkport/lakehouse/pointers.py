@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sparkport.errors import SparkportError, TableNotFound, Unavailable, Unsupported
 
-__all__ = ["Cut", "Edit", "Move", "Moved", "OutcomeUnknown", "Pointers", "TableName"]
+__all__ = ["Cut", "Edit", "Move", "Moved", "OutcomeUnknown", "OverlaidTables", "Pointers", "TableName"]
 
 TableName = tuple[str, str]
 """Schema and table."""
@@ -59,6 +59,31 @@ class OutcomeUnknown(Unavailable):
     def __init__(self, message: str, settle: Callable[[], bool]) -> None:
         super().__init__(message)
         self.settle = settle
+
+
+class OverlaidTables(Mapping[TableName, str]):
+    """Where tables are, some of them elsewhere than a cut says or, if that is None, not there; looked up as needed."""
+
+    def __init__(self, tables: Mapping[TableName, str], pins: Mapping[TableName, str | None]) -> None:
+        self._tables = tables
+        self._pins = dict(pins)
+        gone = {table for table, location in pins.items() if location is None}
+        self._names = dict.fromkeys(sorted({*tables, *pins} - gone))
+
+    def __getitem__(self, table: TableName) -> str:
+        location = self._pins[table] if table in self._pins else self._tables[table]
+        if location is None:
+            raise KeyError(table)
+        return location
+
+    def __contains__(self, table: object) -> bool:
+        return table in self._names
+
+    def __iter__(self) -> Iterator[TableName]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,4 +193,11 @@ class Pointers(ABC):
 
     @abstractmethod
     def statement(self, key: str, table: TableName | None = None) -> int | None:
-        """The number of rows that a committed statement changed; None for one that is not known."""
+        """The number of rows that a committed statement changed; None for one that is not known.
+
+        Some catalogs know most of them by ``table``, the one that the statement changed.
+        """
+
+    @abstractmethod
+    def forget_statements(self, before: float) -> int:
+        """Drop what is remembered beside the tables of statements committed before a time; how many that were."""

@@ -54,7 +54,7 @@ def recover(files: FileSystem, pointers: Pointers, staging: Staging, *, ledger: 
         # A commit that the database still holds may succeed after the server is dead: nothing is judged before that.
         pointers.fence(server)
         ledger.bury(server)
-        current = dict(pointers.cut().tables) if written else {}
+        current = dict(pointers.cut().tables.items()) if written else {}
         places = {table: _true_folder(location) for table, location in current.items()}
         users = _by_folder(pointers.registered()) if written else {}
         folders = {_true_folder(noted.location) for noted in written} - {None}

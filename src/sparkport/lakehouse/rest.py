@@ -11,7 +11,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from sparkport.catalog.transaction import TransactionState
@@ -20,53 +19,68 @@ from sparkport.errors import (
     FailedPrecondition,
     InternalError,
     InvalidArgument,
+    PermissionDenied,
     SchemaNotFound,
     SparkportError,
     TableNotFound,
     Unavailable,
-    Unsupported,
 )
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.ledger import Ledger
 from sparkport.lakehouse.metadata import load
-from sparkport.lakehouse.pointers import Cut, Edit, Moved, Pointers, TableName
+from sparkport.lakehouse.pointers import Cut, Edit, Moved, OutcomeUnknown, Pointers, TableName
 from sparkport.lakehouse.rest_client import Answer, Refused, RestClient, Unanswered
-from sparkport.lakehouse.rest_updates import STATEMENT, Json, change_request, holds, identifier, made, still
+from sparkport.lakehouse.rest_commit import CommitRequest, RestCommits, table_path
+from sparkport.lakehouse.rest_notes import DAY, notes_in, statement_count, transaction_key
+from sparkport.lakehouse.rest_updates import Json, identifier, still
 from sparkport.lakehouse.settings import LakehouseSettings
+from sparkport.lakehouse.statement_records import StatementRecords
 
 __all__ = ["RestPointers"]
 
 logger = logging.getLogger(__name__)
 
-_COMMIT_MANY = "POST /v1/{prefix}/transactions/commit"
-_NOT_TOGETHER = "this catalog cannot commit several tables at once"
+_STATEMENTS_KEPT = 500
+"""How many statements a table notes, of which there may be very many in a day: each commit writes all of them anew."""
 
-_LOOKS = 5
-_LOOK_SECONDS = 0.2
-"""How often, and how long after each other, tables are looked at that show a part of a commit."""
+_TRANSACTION_DAYS = 30
+"""After which a table drops notes of transactions that this server's ledger does not know."""
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
 class RestPointers(Pointers):
-    def __init__(self, client: RestClient, files: FileSystem | None = None, ledger: Ledger | None = None) -> None:
+    def __init__(
+        self,
+        client: RestClient,
+        files: FileSystem | None = None,
+        ledger: Ledger | None = None,
+        statements: StatementRecords | None = None,
+    ) -> None:
         """``files`` reads the metadata of tables that must not have changed.
 
-        ``ledger`` is told of the transactions in a commit; without one only the tables note them.
+        ``ledger`` is told of the transactions in a commit, ``statements`` has the statements; without them only the
+        tables note both.
         """
         self._client = client
+        self._commits = RestCommits(client)
         self._files = files or FileSystem()
         self._ledger = ledger
+        self._statements = statements
 
     @classmethod
     def of(
-        cls, settings: LakehouseSettings, files: FileSystem | None = None, ledger: Ledger | None = None
+        cls,
+        settings: LakehouseSettings,
+        files: FileSystem | None = None,
+        ledger: Ledger | None = None,
+        statements: StatementRecords | None = None,
     ) -> RestPointers:
         """The catalog's settings are those that Spark has too: ``spark.sql.catalog.<name>.token`` and so on."""
         head = f"spark.sql.catalog.{settings.catalog_name}."
         found = {key.removeprefix(head): value for key, value in settings.properties.items() if key.startswith(head)}
-        return cls(RestClient(settings.database_uri, found), files, ledger)
+        return cls(RestClient(settings.database_uri, found), files, ledger, statements)
 
     # Looking
 
@@ -78,30 +92,42 @@ class RestPointers(Pointers):
                 tables += sorted((name, found["name"]) for found in self._tables(name))
             except SchemaNotFound:  # dropped since it was listed
                 continue
+            except PermissionDenied as exc:
+                logger.info("the tables of schema '%s' are not seen: %s", name, exc.message)
         return Cut(_Lazy(tables, self.location), _Lazy(names, self._schema_properties))
 
     def location(self, table: TableName) -> str | None:
-        found = self._load(table)
+        found = self._commits.load(table)
         return None if found is None else str(found["metadata-location"])
 
     def statement(self, key: str, table: TableName | None = None) -> int | None:
-        """Statements are noted in a table that they changed: without ``table`` all tables are looked through."""
-        for name in [table] if table is not None else list(self.cut().tables):
-            found = self._load(name)
-            noted = None if found is None else found["metadata"].get("properties", {}).get(STATEMENT + key)
-            if noted is not None:
-                return int(noted.partition(" ")[0])
-        return None
+        """By the records, and by ``table``, which notes the statements that changed it. No other table is asked."""
+        known = None if self._statements is None else self._statements.find(key)
+        if known is not None or table is None:
+            return known
+        found = self._commits.load(table)
+        return None if found is None else statement_count(found["metadata"], key)
+
+    def forget_statements(self, before: float) -> int:
+        return 0 if self._statements is None else self._statements.forget(before)
 
     # Names
 
     def create_schema(self, name: str, properties: Mapping[str, str]) -> None:
         body = {"namespace": [name], "properties": dict(properties)}
-        self._change(lambda: self._client.post("namespaces", body=body), exists=f"schema '{name}' already exists")
+        self._change(
+            lambda: self._client.post("namespaces", body=body),
+            done=lambda: self._schema_properties(name) is not None,
+            exists=f"schema '{name}' already exists",
+        )
 
     def drop_schema(self, name: str) -> None:
         try:
-            self._change(lambda: self._client.delete("namespaces", name), schema=name)
+            self._change(
+                lambda: self._client.delete("namespaces", name),
+                done=lambda: self._schema_properties(name) is None,
+                schema=name,
+            )
         except AlreadyExists as exc:  # the same status as for a name that is taken
             raise FailedPrecondition(f"schema '{name}' is not empty") from exc
 
@@ -109,8 +135,10 @@ class RestPointers(Pointers):
         body = {"name": table[1], "metadata-location": location}
         self._change(
             lambda: self._client.post("namespaces", table[0], "register", body=body),
+            done=lambda: self.location(table) == location,
             exists=_exists(table),
             schema=table[0],
+            table=table,
         )
 
     def drop(self, table: TableName) -> str:
@@ -118,7 +146,11 @@ class RestPointers(Pointers):
         if location is None:
             raise TableNotFound(*table)
         query = {"purgeRequested": "false"}
-        self._change(lambda: self._client.delete(*_path(table), query=query), table=table)
+        self._change(
+            lambda: self._client.delete(*table_path(table), query=query),
+            done=lambda: self.location(table) is None,
+            table=table,
+        )
         return location
 
     has_fence = False
@@ -128,7 +160,15 @@ class RestPointers(Pointers):
 
     def rename(self, table: TableName, new: TableName) -> None:
         body = {"source": identifier(table), "destination": identifier(new)}
-        self._change(lambda: self._client.post("tables", "rename", body=body), exists=_exists(new), table=table)
+        location = self.location(table)
+        if location is None:
+            raise TableNotFound(*table)
+        self._change(
+            lambda: self._client.post("tables", "rename", body=body),
+            done=lambda: self.location(new) == location and self.location(table) is None,
+            exists=_exists(new),
+            table=table,
+        )
 
     # Commits
 
@@ -142,50 +182,101 @@ class RestPointers(Pointers):
     ) -> dict[TableName, str]:
         """Make all changes or, raising ``Moved``, none, as far as the catalog does several at one instant.
 
-        What a statement finds noted already is not checked here: it was made on the same tables, so ``Moved`` tells.
-        Neither is the state of ``transactions``, which a catalog knows nothing of: each changed table notes them as
-        statements ``tx:<id>``. A table in ``unchanged`` must have the rows that it had, whatever else became of it.
+        Whether a statement is known is looked up in the tables as the changes were decided on. The commit requires
+        that nobody has moved ``main`` since, and so that nobody has committed the same statement. A catalog knows
+        nothing of ``transactions``: each changed table notes them, as it does statements. A table in ``unchanged``
+        must have the rows that it had, whatever else became of it.
         """
-        asked = _Asked(changes, statements or {}, transactions)
+        statements = statements or {}
+        self._require_new(changes, statements)
+        noting = bool(statements or transactions)
+        forget = {change.table: self._forgettable(change.before or {}) for change in changes if noting}
+        asked = CommitRequest(changes, statements, transactions, forget)
         for table, location in sorted((unchanged or {}).items()):
             found = load(self._files, location)
             asked.require(table, still(found.uuid, found.main_snapshot_id))
         if self._ledger is None or not transactions:
-            known = self._make(asked)
+            known = self._commits.make(asked)
         else:
             self._ledger.publishing(transactions, [change.table for change in changes])
             try:
-                known = self._make(asked)
+                known = self._commits.make(asked)
             except BaseException as exc:
-                refused = isinstance(exc, (Moved, SparkportError)) and not isinstance(exc, (InternalError, _InDoubt))
+                refused = isinstance(exc, (Moved, SparkportError)) and not isinstance(
+                    exc, (InternalError, OutcomeUnknown)
+                )
                 if not refused:
                     self._ledger.unanswered(transactions)
                 raise
             # Before anything else can fail: an error from here on must not look like a commit that was not made.
             self._note_committed(self._ledger, transactions)
+        self._remember(statements)
         return {**known, **self._locations(change for change in changes if change.table not in known)}
 
-    def _make(self, asked: _Asked) -> dict[TableName, str]:
-        """Make the changes; where tables are now, as far as the catalog has told by the way.
+    def settle(self, transaction_id: str, tables: Sequence[TableName]) -> bool:
+        """Whether the commit of a transaction, which was to change these tables, has been made; if not, it never is.
 
-        ``_InDoubt`` and ``InternalError`` say that it may have been made, all other errors that it was not.
+        For a ledger, about a commit whose answer nobody has seen. Raises Unavailable while that cannot be said.
         """
-        if not asked.requests:
-            return {}
+        if not tables:
+            return False
+        key = transaction_key(transaction_id)
+        if self._is_noted(key, tables):
+            return True
+        self._commits.fence(min(tables), transaction_id, publishing=True)
+        return self._is_noted(key, tables)
+
+    def _is_noted(self, key: str, tables: Sequence[TableName]) -> bool:
+        found = [self._commits.load(table) for table in tables]
+        if any(now is not None and statement_count(now["metadata"], key) is not None for now in found):
+            return True
+        if None not in found:
+            return False
+        # One of them was dropped, or has another name by now.
+        others: Iterable[TableName] = (name for name in self.cut().tables if name not in tables)
+        return any(_noted_in(self._commits, name, key) for name in others)
+
+    def _require_new(self, changes: Sequence[Edit], statements: Mapping[str, int]) -> None:
+        for key in statements:
+            held = [statement_count(change.before or {}, key) for change in changes]
+            count = next((found for found in held if found is not None), None)
+            if count is not None:
+                self._remember({key: count})
+            elif self._statements is not None:
+                count = self._statements.find(key)
+            if count is not None:
+                raise AlreadyExists("a statement has been committed already")
+
+    def _forgettable(self, metadata: Mapping[str, Any]) -> set[str]:
+        """Notes of a table that can go with its next commit.
+
+        Those of statements after a day, and earlier when there are many: the ledger's database keeps them then. Those
+        of transactions when the ledger knows the end.
+        """
+        statements = notes_in(metadata, of_transactions=False)
+        since = time.time() - DAY
+        old = {key for key, note in statements.items() if note.time < since}
+        recent = {key: note for key, note in statements.items() if key not in old}
+        crowded = list(recent)[: max(0, len(recent) - _STATEMENTS_KEPT)]
+        if self._remember({key: recent[key].count for key in crowded}, {key: recent[key].time for key in crowded}):
+            old.update(crowded)
+        transactions = notes_in(metadata, of_transactions=True)
+        ended = {key for key, note in transactions.items() if note.time < since - _TRANSACTION_DAYS * DAY}
+        if self._ledger is not None and transactions:
+            ended |= self._ledger.ended(transactions)
+        return old | set(map(transaction_key, ended))
+
+    def _remember(self, statements: Mapping[str, int], at: Mapping[str, float] | None = None) -> bool:
+        """Keep statements beside the tables, too. What fails here fails nobody: the tables have them."""
+        if self._statements is None:
+            return False
         try:
-            answer = self._send_commit(list(asked.requests.values()))
-        except Refused as exc:
-            return self._refused(asked, exc)
-        except Unanswered as exc:
-            return self._looked_up(asked, exc)
-        except SparkportError:
-            raise  # it was not sent, or not let in
-        except Exception as exc:
-            raise _InDoubt("a commit was sent, and its answer cannot be read") from exc
-        location = answer.get("metadata-location")
-        return (
-            {change.table: str(location) for change in asked.changes} if location and len(asked.requests) == 1 else {}
-        )
+            if statements:
+                self._statements.add(statements, at)
+        except SparkportError as exc:
+            logger.warning("%d committed statements are noted in their tables alone: %s", len(statements), exc)
+            return False
+        return True
 
     @staticmethod
     def _note_committed(ledger: Ledger, transactions: Sequence[str]) -> None:
@@ -198,81 +289,16 @@ class RestPointers(Pointers):
                 ledger.unanswered([transaction])
                 logger.warning("the commit of transaction '%s' is not noted yet: %s", transaction, exc)
 
-    def _send_commit(self, requests: Sequence[Json]) -> Answer:
-        if len(requests) == 1:
-            name = requests[0]["identifier"]
-            return self._client.post(*_path((name["namespace"][0], name["name"])), body=requests[0])
-        if not self._client.offers(_COMMIT_MANY):
-            raise Unsupported(_NOT_TOGETHER)
-        try:
-            return self._client.post("transactions", "commit", body={"table-changes": list(requests)})
-        except Unsupported as exc:
-            raise Unsupported(_NOT_TOGETHER) from exc
-
-    def _refusal(self, refused: Refused, table: TableName, changes: Sequence[Edit]) -> Exception:
-        created = any(change.before is None for change in changes)
-        if refused.status == 409:
-            return AlreadyExists(_exists(table)) if created else Moved(table)
-        if refused.status == 404:  # a table that was dropped has moved, as far as a writer is concerned
-            return SchemaNotFound(table[0]) if created else Moved(table)
-        return InvalidArgument(f"the catalog refuses the change: {refused.message}")
-
-    def _refused(self, asked: _Asked, refused: Refused) -> dict[TableName, str]:
-        """Which table it was, and whether nothing was changed indeed: not every catalog keeps to all or nothing."""
-        together = refused.status in (404, 409) and len(asked.requests) > 1
-        if together or (refused.status == 409 and asked.is_noted):
-            found = self._look(asked.requests)
-            known = asked.made_at(found)
-            if known is not None:  # the request came twice, and we were told of the second
-                return known
-        if not together:
-            raise self._refusal(refused, next(iter(asked.requests)), asked.changes) from refused
-        for table, request in asked.requests.items():
-            now = found[table]
-            if now is None or not holds(request["requirements"], now["metadata"]):
-                raise Moved(table) from refused
-        if refused.status == 404:  # all tables are there: it is the way to change them together that is not
-            raise Unsupported(_NOT_TOGETHER) from refused
-        raise Moved(next(iter(asked.requests))) from refused
-
-    def _looked_up(self, asked: _Asked, cause: Unanswered) -> dict[TableName, str]:
-        """No answer came: the tables tell whether the change was made."""
-        for left in reversed(range(_LOOKS)):
-            try:
-                known = asked.made_at(self._look(change.table for change in asked.changes))
-                if known is not None:
-                    return known
-                break
-            except InternalError:  # the catalog may still be at it
-                if not left:
-                    raise
-                time.sleep(_LOOK_SECONDS)
-        raise _InDoubt("the catalog gave no answer to a commit, and the change is not there") from cause
-
-    def _look(self, tables: Iterable[TableName]) -> dict[TableName, Answer | None]:
-        """What tables show after a commit was sent."""
-        with _in_doubt():
-            found = {table: self._load(table, full=True) for table in tables}
-            for table, now in found.items():
-                if now is not None and not {"metadata", "metadata-location"} <= now.keys():
-                    raise Unavailable(f"the catalog does not tell how table '{table[0]}.{table[1]}' is")
-        return found
-
     def _locations(self, changes: Iterable[Edit]) -> dict[TableName, str]:
         """Where tables are after a commit that was made; those that were dropped the moment after are left out."""
-        with _in_doubt():
+        try:
             found = {change.table: self.location(change.table) for change in changes}
+        except Exception as exc:
+            message = exc.message if isinstance(exc, SparkportError) else "a commit was made and cannot be looked at"
+            raise OutcomeUnknown(message, lambda: True) from exc
         return {table: location for table, location in found.items() if location is not None}
 
     # The catalog's answers
-
-    def _load(self, table: TableName, *, full: bool = False) -> Answer | None:
-        try:
-            return self._client.get(*_path(table), query={"snapshots": "all" if full else "refs"})
-        except Refused as exc:
-            if exc.status == 404:
-                return None
-            raise _unexpected(exc) from exc
 
     def _tables(self, schema: str) -> Iterator[Json]:
         try:
@@ -304,82 +330,45 @@ class RestPointers(Pointers):
         self,
         send: Callable[[], Answer],
         *,
+        done: Callable[[], bool],
         exists: str = "it already exists",
         schema: str | None = None,
         table: TableName | None = None,
     ) -> None:
+        """Ask for a change of names; ``done`` looks whether it is made, for when the answer does not come.
+
+        A request may have come twice, and been refused the second time. Of tables one can tell that: their metadata
+        is at a place of its own, or they were there the moment before.
+        """
         try:
             send()
         except Refused as exc:
+            if exc.status in (404, 409) and table is not None and done():
+                return
             if exc.status == 409:
                 raise AlreadyExists(exists) from exc
-            if exc.status == 404 and table is not None and "Namespace" not in exc.kind:
+            if exc.status == 404 and schema is None and table is not None and "Namespace" not in exc.kind:
                 raise TableNotFound(*table) from exc
             if exc.status == 404 and (schema or table):
                 raise SchemaNotFound(schema or exc.message) from exc
             raise _unexpected(exc) from exc
         except Unanswered as exc:
-            raise Unavailable("the catalog gave no answer; look whether it was done before trying again") from exc
+            if not done():
+                raise Unavailable("the catalog gave no answer; look whether it was done before trying again") from exc
 
 
-class _InDoubt(Unavailable):
-    """A commit was sent, and more cannot be said for certain: whether it was made, or what became of it."""
-
-
-@contextmanager
-def _in_doubt() -> Iterator[None]:
-    """Whatever fails while a commit is looked at says nothing about the commit."""
+def _noted_in(commits: RestCommits, table: TableName, key: str) -> bool:
     try:
-        yield
-    except Exception as exc:
-        raise _InDoubt(exc.message if isinstance(exc, SparkportError) else "a commit cannot be looked at") from exc
-
-
-class _Asked:
-    """A commit in the catalog's words: a request per table, and what each table will show of it."""
-
-    def __init__(self, changes: Sequence[Edit], statements: Mapping[str, int], transactions: Sequence[str]) -> None:
-        self.changes = changes
-        together = {f"tx:{transaction}": 0 for transaction in transactions}
-        self._notes = {
-            change.table: together if index else {**statements, **together} for index, change in enumerate(changes)
-        }
-        self.requests = {change.table: change_request(change, self._notes[change.table]) for change in changes}
-
-    def require(self, table: TableName, required: Sequence[Json]) -> None:
-        request = self.requests.setdefault(table, {"identifier": identifier(table), "requirements": [], "updates": []})
-        request["requirements"] += [item for item in required if item not in request["requirements"]]
-
-    @property
-    def is_noted(self) -> bool:
-        """Whether the tables tell this commit from another's that looks the same."""
-        return all(self._notes.values()) and bool(self._notes)
-
-    def made_at(self, found: Mapping[TableName, Answer | None]) -> dict[TableName, str] | None:
-        """Where the tables are that show the changes; None when none does.
-
-        Raises InternalError when some do and others do not.
-        """
-        seen = {
-            change.table: (now := found[change.table]) is not None
-            and made(change, self._notes[change.table], now["metadata"])
-            for change in self.changes
-        }
-        if any(seen.values()) and not all(seen.values()):
-            changed, others = (
-                ", ".join(f"'{table[0]}.{table[1]}'" for table, done in seen.items() if done is which)
-                for which in (True, False)
-            )
-            raise InternalError(f"the catalog has made only a part of a commit: {changed} changed, {others} did not")
-        if not any(seen.values()):
-            return None
-        return {table: str(now["metadata-location"]) for table in seen if (now := found[table]) is not None}
+        found = commits.load(table)
+    except PermissionDenied:  # nor could this server have changed it
+        return False
+    return found is not None and statement_count(found["metadata"], key) is not None
 
 
 class _Lazy(Mapping[Key, Value]):
     """Known keys, and values that are looked up when first asked for and then stay.
 
-    What vanished since the keys were listed is left out of ``items`` and ``values``.
+    What vanished since the keys were listed, or may not be seen, is left out of ``items`` and ``values``.
     """
 
     def __init__(self, keys: Iterable[Key], look_up: Callable[[Key], Value | None]) -> None:
@@ -419,14 +408,17 @@ class _Lazy(Mapping[Key, Value]):
         return len(self._keys)
 
     def items(self) -> Any:
-        return {key: self[key] for key in self._keys if self.get(key) is not None}.items()
+        return {key: found for key in self._keys if (found := self._seen(key)) is not None}.items()
+
+    def _seen(self, key: Key) -> Value | None:
+        try:
+            return self.get(key)
+        except PermissionDenied as exc:
+            logger.info("%s is not seen: %s", key, exc.message)
+            return None
 
     def values(self) -> Any:
         return dict(self.items()).values()
-
-
-def _path(table: TableName) -> tuple[str, ...]:
-    return ("namespaces", table[0], "tables", table[1])
 
 
 def _exists(table: TableName) -> str:

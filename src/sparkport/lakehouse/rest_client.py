@@ -131,7 +131,8 @@ class RestClient:
         except urllib.error.HTTPError as exc:
             with exc:
                 refused = _refused(exc)
-            if refused.status >= 500 and refused.status not in (501, 503):
+            # Proxies answer 503 for a server that went away in the middle of it, too.
+            if refused.status >= 500 and refused.status != 501 and (method != "GET" or refused.status != 503):
                 raise _lost(method, f"status {refused.status}: {refused.message}") from exc
             raise refused from exc
         except urllib.error.URLError as exc:

@@ -6,25 +6,28 @@ from the same two documents, so no caller has to know which kind of catalog it s
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from sparkport.errors import InternalError
 from sparkport.lakehouse.numbers import NUMBER
 from sparkport.lakehouse.pointers import Edit, TableName
+from sparkport.lakehouse.rest_notes import noted, statement_count
 
-__all__ = ["Json", "STATEMENT", "change_request", "holds", "identifier", "made", "requirements", "still", "updates"]
+__all__ = [
+    "Json",
+    "change_request",
+    "holds",
+    "identifier",
+    "made",
+    "main_of",
+    "publishes",
+    "requirements",
+    "still",
+    "updates",
+]
 
 Json = dict[str, Any]
-
-STATEMENT = "sparkport.statement."
-_STATEMENT_SECONDS = 3600.0
-_STATEMENTS_KEPT = 200
-_TRANSACTION = STATEMENT + "tx:"
-_TRANSACTIONS_KEPT = 5_000
-"""Of each the newest. A transaction's note is all that tells of a commit without an answer, so others must not soon
-push it out."""
 
 _LAST_ADDED = -1
 """Stands for what the same request has added: ids are given out by the catalog."""
@@ -39,15 +42,35 @@ def identifier(table: TableName) -> Json:
     return {"namespace": [table[0]], "name": table[1]}
 
 
-def change_request(change: Edit, notes: Mapping[str, int]) -> Json:
-    """What to ask of the catalog for a change; ``notes`` are the statements to be noted with it."""
-    after = _noted(change.after, notes) if notes else change.after
+def change_request(change: Edit, notes: Mapping[str, int], *, forget: Collection[str] = ()) -> Json:
+    """What to ask of the catalog for a change; ``notes`` are the statements to be noted with it.
+
+    ``forget`` are old ones, whose notes go.
+    """
+    after = noted(change.after, notes, without=forget) if notes else change.after
+    # Which old notes a table has is no part of what must not have changed.
+    required = requirements(change.before, change.after)
+    if notes and change.before is not None:
+        # Another commit of the same statement moves ``main``: so it cannot come in between and not be noticed.
+        still_there = still(change.before["table-uuid"], main_of(change.before))
+        required += [item for item in still_there if item not in required]
     return {
         "identifier": identifier(change.table),
-        # Notes about statements depend on nothing, so they are no part of what must not have changed.
-        "requirements": requirements(change.before, change.after),
+        "requirements": required,
         "updates": updates(change.before, after),
     }
+
+
+def main_of(metadata: Mapping[str, Any]) -> int | None:
+    """The snapshot that readers see."""
+    found: int | None = (metadata.get("refs") or {}).get("main", {}).get("snapshot-id")
+    return found
+
+
+def publishes(change: Edit) -> bool:
+    """Whether a change makes a snapshot visible that is its own and nobody else's, and never was visible before."""
+    main = main_of(change.after)
+    return change.before is not None and main is not None and not _was_published(main, change.before)
 
 
 def still(uuid: str, main: int | None) -> list[Json]:
@@ -56,36 +79,62 @@ def still(uuid: str, main: int | None) -> list[Json]:
     return [{"type": "assert-table-uuid", "uuid": uuid}, found]
 
 
+_ASSERTED = {
+    "uuid": "table-uuid",
+    "current-schema-id": "current-schema-id",
+    "last-assigned-field-id": "last-column-id",
+    "default-spec-id": "default-spec-id",
+    "last-assigned-partition-id": "last-partition-id",
+    "default-sort-order-id": "default-sort-order-id",
+}
+"""What requirements are about, and where that is in a table's metadata."""
+
+
 def holds(required: Iterable[Json], now: Mapping[str, Any]) -> bool:
-    """Whether a table, by its present metadata, still is the one that was asked for, with the same rows."""
+    """Whether a table, by its present metadata, still is as a commit requires it to be."""
     refs = now.get("refs", {})
     for item in required:
-        if item["type"] == "assert-create" or item.get("uuid", now["table-uuid"]) != now["table-uuid"]:
+        if item["type"] == "assert-create":
             return False
         if "ref" in item and refs.get(item["ref"], {}).get("snapshot-id") != item["snapshot-id"]:
+            return False
+        if any(item[key] != now[place] for key, place in _ASSERTED.items() if key in item):
             return False
     return True
 
 
-def made(change: Edit, notes: Mapping[str, int], now: Mapping[str, Any]) -> bool:
-    """Whether a change is in a table's present metadata, which may have moved on since."""
+def made(change: Edit, transactions: Collection[str], statements: Collection[str], now: Mapping[str, Any]) -> bool:
+    """Whether a change is in a table's present metadata, which may have moved on since.
+
+    ``transactions`` and ``statements`` are the keys that it notes. A repeat of the same statement notes the same, so
+    of a snapshot that was to be published only the snapshot tells.
+    """
     after = change.after
     if now["table-uuid"] != after["table-uuid"]:
         return False
-    held: Mapping[str, str] = now.get("properties", {})
-    if notes:
-        return all(STATEMENT + key in held for key in notes)
-    main = after.get("refs", {}).get("main", {}).get("snapshot-id")
-    published = {entry["snapshot-id"] for entry in now.get("snapshot-log", [])} | {None}
-    if main not in published:
-        return False
+    if transactions:
+        return all(statement_count(now, key) is not None for key in transactions)
+    if publishes(change):
+        return _was_published(main_of(after), now)
+    if change.before is not None and main_of(change.before) != main_of(after):
+        return main_of(now) == main_of(after)
+    if statements:
+        return all(statement_count(now, key) is not None for key in statements)
     wanted = next(item for item in after["schemas"] if item["schema-id"] == after["current-schema-id"])
     if all(item["fields"] != wanted["fields"] for item in now["schemas"]):
         return False
+    held = now.get("properties", {})
     before = {} if change.before is None else change.before.get("properties", {})
     changed = {key: value for key, value in after.get("properties", {}).items() if before.get(key) != value}
     changed.pop(NUMBER, None)  # the next commit counts on
     return all(held.get(key) == value for key, value in changed.items())
+
+
+def _was_published(snapshot: int | None, metadata: Mapping[str, Any]) -> bool:
+    """Whether a snapshot is or was what readers see. If it has expired since, the next one tells."""
+    logged = {entry["snapshot-id"] for entry in metadata.get("snapshot-log", ())}
+    parents = {item.get("parent-snapshot-id") for item in metadata.get("snapshots", ())}
+    return snapshot in {main_of(metadata), *logged, *parents}
 
 
 def requirements(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> list[Json]:
@@ -190,27 +239,3 @@ def _refs(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Json]:
         else {"action": "remove-snapshot-ref", "ref-name": name}
         for name in sorted(_changed_refs(before, after))
     ]
-
-
-def _noted(metadata: Mapping[str, Any], statements: Mapping[str, int]) -> Json:
-    """With the statements among the table's properties, one each so that writers do not overwrite each other's."""
-    now = time.time()
-    properties: dict[str, str] = dict(metadata.get("properties", {}))
-    old = sorted(
-        ((_noted_at(value), key) for key, value in properties.items() if key.startswith(STATEMENT)), reverse=True
-    )
-    left = {True: _TRANSACTIONS_KEPT, False: _STATEMENTS_KEPT}
-    for noted, key in old:
-        of_transaction = key.startswith(_TRANSACTION)
-        left[of_transaction] -= 1
-        if left[of_transaction] < 0 or noted < now - _STATEMENT_SECONDS:
-            del properties[key]
-    properties |= {STATEMENT + key: f"{count} {now:.0f}" for key, count in statements.items()}
-    return {**metadata, "properties": properties}
-
-
-def _noted_at(value: str) -> float:
-    try:
-        return float(value.partition(" ")[2])
-    except ValueError:
-        return 0.0

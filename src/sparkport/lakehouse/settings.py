@@ -31,18 +31,23 @@ _S3FS = {
 """Iceberg's names of what s3fs has other names for."""
 
 
+_DATABASES = {"sqlite": "sqlite", "postgresql": "postgresql", "postgres": "postgresql"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakehouseSettings:
     """``spark`` is a master that a Connect server is started for, or ``sc://…``, one that runs already.
 
     A Spark that was started here and has given no answer for ``silence_seconds`` is started again; 0 never does that.
-    ``properties`` whose names begin with ``spark.`` are Spark's; all others are the Iceberg catalog's, such as
+    ``ledger_uri`` is the database for a REST catalog's transactions and statements, which other catalogs keep in their
+    own. ``properties`` whose names begin with ``spark.`` are Spark's; all others are the Iceberg catalog's, such as
     ``s3.endpoint``. Secrets may be among them, so they are not shown. ``direct_reads``: DuckDB clients reach the
     warehouse by the same addresses, and read files themselves.
     """
 
     warehouse: str = "warehouse"
     catalog_uri: str | None = field(default=None, repr=False)  # it may hold a password
+    ledger_uri: str | None = field(default=None, repr=False)  # so may this
     catalog_name: str = "lake"
     spark: str = field(default="local[*]", repr=False)  # the address of a Connect server may hold a token
     jars: Path | None = None
@@ -66,6 +71,8 @@ class LakehouseSettings:
                 f"the warehouse {self.warehouse} is no folder, and SQLite needs one: set catalog_uri, for instance to "
                 "sqlite:////path/to/catalog.db or postgresql://host/database"
             )
+        if self.ledger_uri is not None and urlsplit(self.ledger_uri).scheme not in _DATABASES:
+            raise InvalidArgument("ledger uri must begin with sqlite: or postgresql:")
         if self.staging is not None and local_path(self.staging) is None:
             raise InvalidArgument(f"staging must be a folder that Spark can reach by the same path, not {self.staging}")
         if remote and self.staging is None and not self.spark_is_local:
@@ -101,13 +108,7 @@ class LakehouseSettings:
     @property
     def kind(self) -> str:
         scheme = urlsplit(self.database_uri).scheme
-        kinds = {
-            "sqlite": "sqlite",
-            "postgresql": "postgresql",
-            "postgres": "postgresql",
-            "http": "rest",
-            "https": "rest",
-        }
+        kinds = {**_DATABASES, "http": "rest", "https": "rest"}
         if scheme not in kinds:
             raise InvalidArgument(f"catalog uri must begin with sqlite:, postgresql:, http: or https:, not '{scheme}:'")
         return kinds[scheme]
