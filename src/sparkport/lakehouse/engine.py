@@ -244,7 +244,10 @@ class LakeEngine:
             transaction.state.pins.update(self._commit(pending))
         except (AlreadyExists, Conflict, NotFound):
             # Those who were first may have been this very statement, at another server.
-            committed = None if statement is None else self.pointers.statement(statement)
+            if statement is None:
+                raise
+            known = (self.pointers.statement(statement, table) for table in pending.changes)
+            committed = next((count for count in known if count is not None), None)
             if committed is None:
                 raise
             return committed
