@@ -22,11 +22,10 @@ test: venv java ## run the tests
 test-duckdb: venv java ## run examples/duckdb/*.sql through a real DuckDB: CLIENT=its shell EXTENSION=airport's file
 	@PYTHONPATH=. .venv/bin/python -m tests.sessions --client "$(CLIENT)" --extension "$(EXTENSION)" $(ARGS)
 
-test-faults: venv java ## kill server and Spark at every step, 300 times: SEED=1; started again it goes on
+test-faults: venv java ## deaths, lost answers, a failing database, histories at two servers: SEED=1; started again it goes on
 	@PYTHONPATH=. .venv/bin/python -m tests.faults --seed $(or $(SEED),1) $(ARGS)
-	@$(MAKE) --no-print-directory test-histories
 
-test-histories: venv java ## its second part: thousands of transactions by 8 clients, before the checker: ROUNDS=30
+test-histories: venv java ## only histories, of one server and for longer: thousands of transactions before the checker: ROUNDS=30
 	@for isolation in snapshot serializable; do PYTHONPATH=. .venv/bin/python -m tests.consistency lists \
 		--engine lakehouse --isolation $$isolation --rounds $(or $(ROUNDS),30) --seed $(or $(SEED),1) || exit 1; done
 

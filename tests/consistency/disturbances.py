@@ -17,9 +17,9 @@ from typing import TypeVar
 from tests.consistency.history import NO_CLIENT, Append, Operation, Outcome, Recorder, Transaction
 from tests.support.plain_spark import LostRace, PlainSpark
 
-from sparkport.errors import Conflict
+from sparkport.errors import Conflict, NotFound
 
-__all__ = ["Disturbance", "Foreigner", "appends_to_lists", "keeps_rows_of_its_own", "maintains"]
+__all__ = ["Disturbance", "Foreigner", "appends_to_lists", "keeps_rows_of_its_own", "maintains", "until"]
 
 logger = logging.getLogger(__name__)
 
@@ -34,10 +34,10 @@ _PAUSE = 4
 
 def maintains(maintain: Callable[[str], int], tables: Sequence[str]) -> Disturbance:
     def disturb(recorder: Recorder, over: threading.Event, dice: random.Random) -> None:
-        for table in _until(over, recorder, tables):
+        for table in until(over, recorder, tables):
             try:
                 maintain(table)
-            except Conflict as exc:  # it has had to give way to somebody, which is its place
+            except (Conflict, NotFound) as exc:  # it has had to give way to somebody, which is its place
                 logger.info("maintenance of %s gave way: %s", table, exc)
 
     return disturb
@@ -48,7 +48,7 @@ def appends_to_lists(keys: int) -> Foreigner:
 
     def foreigner(spark: PlainSpark, tables: Sequence[str]) -> Disturbance:
         def disturb(recorder: Recorder, over: threading.Event, dice: random.Random) -> None:
-            for table in _until(over, recorder, tables):
+            for table in until(over, recorder, tables):
                 number = recorder.new_id()
                 chosen = sorted(dice.sample(range(keys), dice.randint(1, 2)))
                 sql = (
@@ -72,7 +72,7 @@ def keeps_rows_of_its_own(spark: PlainSpark, tables: Sequence[str]) -> Disturban
     )
 
     def disturb(recorder: Recorder, over: threading.Event, dice: random.Random) -> None:
-        for table, statement in zip(_until(over, recorder, tables), itertools.cycle(statements), strict=False):
+        for table, statement in zip(until(over, recorder, tables), itertools.cycle(statements), strict=False):
             try:
                 spark.run(statement, table)
             except LostRace as exc:
@@ -103,7 +103,7 @@ def _recorded(recorder: Recorder, number: int, operations: Sequence[Operation], 
     )
 
 
-def _until(over: threading.Event, recorder: Recorder, items: Sequence[T]) -> Iterator[T]:
+def until(over: threading.Event, recorder: Recorder, items: Sequence[T]) -> Iterator[T]:
     """One after another and from the start again, the first in any case.
 
     Between two of them clients get through: who is disturbed without a pause can be beaten every time.

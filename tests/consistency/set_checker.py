@@ -183,8 +183,9 @@ class _Judge:
         own = next(event for event in events if event.by == writer and not event.rewrites)
         begun = view.reader.begun or math.inf
         others = [event for event in events if event.by not in (writer, view.reader.id)]
-        if not own.present:  # what it deleted must have been there before it for sure
-            earlier = [event for event in others if event.present and event.answered < own.called]
+        if not own.present:  # what it deleted must have been there for sure, before it and for the reader
+            before = min(own.called, view.reader.begin_called)
+            earlier = [event for event in others if event.present and event.answered < before]
             others = [event for event in others if event not in earlier]
             if not earlier:
                 return False

@@ -105,6 +105,11 @@ def test_the_parts_of_a_transaction_may_be_undone_table_by_table() -> None:
     )
 
 
+def test_who_began_before_a_value_came_does_not_see_that_it_went() -> None:
+    moved = at(3, (7, 8, 9, 10), Delete(A, 1), Insert(B, 2))
+    assert not kinds(at(1, (1, 2, 20, 21), Read(A, ()), Read(B, ())), at(2, (3, 4, 5, 6), Insert(A, 1)), moved)
+
+
 # What is one
 
 

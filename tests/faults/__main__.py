@@ -1,6 +1,6 @@
 """``make test-faults``: deaths, lost answers and a failing database, as SEED decides; started again, it goes on.
 
-The parts: a hundred deaths in single statements and DDL, two hundred in transactions, answers lost at every step on
+The parts: deaths in single statements and DDL, two hundred in transactions, answers lost at every step on
 SQLite and on PostgreSQL, PostgreSQL itself failing, and histories of clients at two servers beside all of that. What
 came out is printed at the end.
 """
@@ -18,10 +18,25 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from tests.faults.parts import PARTS, Item, Place
+from tests.faults.cases import cases
+from tests.faults.histories import OneServer, TwoServers
+from tests.faults.lost import lost_cases
+from tests.faults.parts import Database, Faults, HeldCommits, Item, Part, Place
 from tests.faults.summary import Result, print_summary
+from tests.faults.transactions import transaction_cases
 
 from sparkport.errors import SparkportError
+
+PARTS: dict[str, Part] = {
+    "statements": Faults(cases),
+    "transactions": Faults(transaction_cases),
+    "lost-sqlite": Faults(lost_cases, "sqlite"),
+    "lost-postgresql": Faults(lost_cases, "postgresql"),
+    "database": Database(),
+    "held-commits": HeldCommits(),
+    "two-servers": TwoServers(),
+    "one-server": OneServer(),
+}
 
 
 def main() -> int:

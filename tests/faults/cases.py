@@ -42,6 +42,7 @@ __all__ = [
     "check_clean",
     "ddl_points",
     "hold",
+    "planned",
     "repeated",
     "run",
 ]
@@ -70,7 +71,8 @@ _TROUBLE = 25.0
 def ddl_points(operation: str) -> tuple[str, ...]:
     """Those that a change of a table's name or columns comes to."""
     files = () if operation in ("rename", "drop") else ("metadata.before", "metadata.after")
-    return (*files, "pointer.before", "pointer.after")
+    settled = ("settle.before",) if operation == "add column" else ()
+    return (*files, "pointer.before", "pointer.after", *settled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ class Outcome:
     error: str = ""
 
 
-def cases(seed: int, count: int = 100) -> list[Case]:
+def cases(seed: int, count: int = 110) -> list[Case]:
     """Every change at every point with every victim, DDL at its points, in an order that the seed decides."""
     chance = random.Random(seed)
     chosen: list[tuple[str, Fault]] = []
@@ -149,17 +151,17 @@ def armed(case: Case, rig: Rig) -> Iterator[Client]:
         pool = stack.enter_context(ThreadPoolExecutor(1))
         if action in rig.troubles:
             client = rig.client
-            rig.arm(pause)
+            rig.arm(*planned(pause))
             meeting = [pool.submit(_trouble, rig, rig.troubles[action], over)]
         elif action == "cut":
             proxy = stack.enter_context(FaultProxy(rig.location))
             client = stack.enter_context(connect(proxy.location, timeout=_PATIENCE))
             client.tables()
-            rig.arm(pause)
+            rig.arm(*planned(pause))
             meeting = [pool.submit(_cut, rig, proxy)]
         else:
             client = rig.client
-            rig.arm(case.fault)
+            rig.arm(*planned(case.fault))
             meeting = []
         try:
             yield client
@@ -171,6 +173,11 @@ def armed(case: Case, rig: Rig) -> Iterator[Client]:
         rig.ended()
     hold(not rig.disarm(), "the fault was not met")
     rig.start()
+
+
+def planned(fault: Fault) -> list[Fault]:
+    """With what has to happen before: nobody settles a commit that was answered."""
+    return [Fault("pointer.after", "lost"), fault] if fault.point == "settle.before" else [fault]
 
 
 def _cut(rig: Rig, proxy: FaultProxy) -> None:

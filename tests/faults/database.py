@@ -7,7 +7,6 @@ its server dies and the next one recovers is a course of its own.
 from __future__ import annotations
 
 import random
-import signal
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -80,7 +79,7 @@ def troubled(folder: Path, cluster: PostgresCluster, *, spark: str) -> Iterator[
 
         @contextmanager
         def restarted() -> Iterator[None]:
-            cluster.stop(signal.SIGINT)
+            cluster.stop()
             cluster.start()
             yield
 

@@ -9,18 +9,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from tests.faults.cases import Case, cases, run
+from tests.faults.cases import Case, run
 from tests.faults.database import HeldCommit, database_cases, held_commits, hold_commit, troubled
-from tests.faults.lost import lost_cases
 from tests.faults.rig import Rig, Rows, as_rows
 from tests.faults.summary import Result
-from tests.faults.transactions import TRANSACTIONS, run_transaction, transaction_cases
+from tests.faults.transactions import TRANSACTIONS, run_transaction
 from tests.support.postgres import PostgresCluster, postgres_cluster
 
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.spark import SparkServer
 
-__all__ = ["Item", "PARTS", "Part", "Place"]
+__all__ = ["Database", "Faults", "HeldCommits", "Item", "Part", "Place"]
 
 
 class Item(Protocol):
@@ -151,13 +150,3 @@ class HeldCommits(Part):
         folder = place.folder / f"held-{item.number}"
         hold_commit(item, folder, place.postgres, spark=place.spark("postgresql").url)
         return Result(what=str(item), said="happened", kills=2, lost=1)
-
-
-PARTS: dict[str, Part] = {
-    "statements": Faults(cases),
-    "transactions": Faults(transaction_cases),
-    "lost answers, SQLite": Faults(lost_cases, "sqlite"),
-    "lost answers, PostgreSQL": Faults(lost_cases, "postgresql"),
-    "failing database": Database(),
-    "held commits": HeldCommits(),
-}

@@ -43,7 +43,7 @@ class Rig:
 
     ``catalog_uri`` is of a PostgreSQL database; without it the catalog is the warehouse's SQLite file. The server is
     told ``server_uri`` instead where its way to the database is another. With ``maintenance`` tables are compacted and
-    old versions removed all the time.
+    old versions removed all the time. Servers that share a folder need a ``name`` each.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class Rig:
         catalog_uri: str | None = None,
         server_uri: str | None = None,
         maintenance: bool = False,
+        name: str = "server",
     ) -> None:
         self.warehouse = folder / "warehouse"
         self.catalog_uri = catalog_uri
@@ -64,8 +65,8 @@ class Rig:
         self.dropped: list[str] = []
         """The last metadata of tables that were dropped or replaced, which nobody may remove."""
         self._location = ""
-        self._plan = folder / "fault"
-        self._log = folder / "server.log"
+        self._plan = folder / f"{name}.fault"
+        self._log = folder / f"{name}.log"
         self._spark = spark
         self._process: subprocess.Popen[str] | None = None
         self._client: Client | None = None
@@ -168,10 +169,10 @@ class Rig:
 
     # What it is asked for
 
-    def arm(self, fault: Fault) -> None:
+    def arm(self, *faults: Fault) -> None:
         """The server will find this plan at the next point that it reaches."""
         aside = self._plan.with_suffix(".new")
-        aside.write_text(str(fault))
+        aside.write_text("\n".join(map(str, faults)))
         aside.replace(self._plan)
 
     def met(self) -> None:
@@ -182,6 +183,11 @@ class Rig:
                 return
             waiting.wait(0.02)
         raise AssertionError("the fault was not met")
+
+    @property
+    def is_armed(self) -> bool:
+        """Whether there is a plan that has not been carried out."""
+        return self._plan.exists()
 
     def disarm(self) -> bool:
         """Whether the plan had not been carried out."""

@@ -336,6 +336,11 @@ def test_snapshots_that_a_transaction_of_the_other_reads_are_kept(pair: Pair) ->
     assert sorted(by_key(other.agreed(pyiceberg=False))) == [0, 1, 2, 10, 11, 20]
 
 
+def test_a_table_without_a_row_is_maintained_beside_another_server(pair: Pair) -> None:
+    empty = create(pair.one, f"t_{uuid.uuid4().hex[:8]}", THREE.slice(0, 0))
+    assert maintenance(pair.two).run(("public", empty.name)).counts == {}
+
+
 @only_postgresql
 def test_all_is_kept_since_transactions_began_of_which_it_is_not_known_what_they_need(
     pair: Pair, monkeypatch: pytest.MonkeyPatch

@@ -25,8 +25,16 @@ class PlainSpark:
         self._sessions = opened.spark.sessions(opened.settings.session_conf())
 
     def run(self, statement: str, table: str) -> None:
+        self.query(statement, table)
+
+    def call(self, procedure: str, table: str, *arguments: str) -> None:
+        """One of Iceberg's own procedures."""
+        given = ", ".join([f"table => 'public.{table}'", *arguments])
+        self.query(f"CALL `{self._catalog}`.system.{procedure}({given})", table)
+
+    def query(self, statement: str, table: str) -> list[dict[str, Any]]:
         try:
-            self._collect(statement, table)
+            return [row.asDict() for row in self._collect(statement, table)]
         except PySparkException as exc:
             if any(mark in str(exc) for mark in _LOST):
                 raise LostRace(str(exc).splitlines()[0]) from exc

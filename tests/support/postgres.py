@@ -80,12 +80,12 @@ class PostgresCluster:
         self._reader = threading.Thread(target=_drain, args=(process,), name="postgres-log", daemon=True)
         self._reader.start()
 
-    def stop(self, how: signal.Signals = signal.SIGQUIT) -> None:
-        """At once, as a crash would, unless told otherwise. Safe to repeat."""
+    def stop(self) -> None:
+        """At once, as a crash would. Safe to repeat."""
         process, self._process = self._process, None
         if process is None:
             return
-        process.send_signal(how)
+        process.send_signal(signal.SIGQUIT)
         process.wait(timeout=30)
         if self._reader is not None:
             self._reader.join(timeout=30)

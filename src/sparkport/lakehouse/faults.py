@@ -4,7 +4,7 @@
 ``point#n=action:seconds``: at the n-th time; ``server``, ``spark`` or ``both`` are killed, so many seconds later if
 told, ``error`` raises, ``lost`` raises as if what was just done had been done without an answer, ``pause`` waits.
 ``SPARKPORT_FAULT=@file`` takes the plan from a file and removes it when it is carried out, so that a server that runs
-can be told where to die next.
+can be told where to die next. A file may have several lines: each is due when the one before has been carried out.
 """
 
 from __future__ import annotations
@@ -98,17 +98,21 @@ def _carry_out(point: str, plan: str) -> None:
     with _lock:
         path = Path(plan[1:]) if plan.startswith("@") else None
         try:
-            chosen = Fault.parse(plan if path is None else path.read_text())
+            first, *rest = [plan] if path is None else path.read_text().splitlines()
         except FileNotFoundError:
             return
+        chosen = Fault.parse(first)
         if chosen.point != point:
             return
         _seen[str(chosen)] += 1
         if _seen[str(chosen)] != chosen.time:
             return
         if path is not None:
-            path.unlink(missing_ok=True)
             _seen.clear()
+            if rest:
+                path.write_text("\n".join(rest))
+            else:
+                path.unlink(missing_ok=True)
     if chosen.action == "error":
         raise InternalError(f"a fault at {point}, as was asked for")
     if chosen.action == "lost":

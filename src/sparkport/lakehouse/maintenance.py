@@ -135,8 +135,8 @@ class Maintenance:
     def _newest_since(self, metadata: TableMetadata, since: float) -> set[int]:
         """The snapshots that were the table at some time after this one."""
         log = metadata.snapshot_log
-        ends = [entry["timestamp-ms"] / 1000 for entry in log[1:]] + [self._clock()]
-        return {entry["snapshot-id"] for entry, end in zip(log, ends, strict=True) if end >= since}
+        ends = [*(entry["timestamp-ms"] / 1000 for entry in log[1:]), self._clock()]
+        return {entry["snapshot-id"] for entry, end in zip(log, ends, strict=False) if end >= since}
 
     def pinned(self, table: TableName) -> dict[str, float]:
         """Metadata files that open transactions see the table by, and since when."""
