@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
+from tests.consistency.history import Clock
 from tests.consistency.sessions import Calls
 from tests.support.lakehouse import lakehouse
 from tests.support.plain_spark import PlainSpark
@@ -80,6 +81,7 @@ class EngineUnderTest:
     catalog: Catalog | None = None
     begin: Callable[[Isolation, bool], Calls] | None = None
     refusals: frozenset[Code] = frozenset({Code.ABORTED})
+    clock: Clock = field(default_factory=Clock)
     maintain: Callable[[str], int] | None = None
     plain_spark: PlainSpark | None = None
     _numbers: Iterator[int] = field(default_factory=itertools.count)

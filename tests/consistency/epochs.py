@@ -28,7 +28,7 @@ def check_rewritten_lists(history: Sequence[Transaction]) -> list[Anomaly]:
     for started in rewritten.values():
         started.sort(key=lambda found: found[0])
     appended_in = {
-        (operation.key, operation.element): _epoch(rewritten, _parts(operation.key)[0], transaction.end_called)
+        (operation.key, operation.element): _epoch(rewritten, _parts(operation.key)[0], transaction.ended)
         for transaction in history
         for operation in transaction.operations
         if isinstance(operation, Append) and transaction.outcome is not Outcome.ABORTED
@@ -42,8 +42,8 @@ def check_rewritten_lists(history: Sequence[Transaction]) -> list[Anomaly]:
             if not isinstance(operation, Read | Append):
                 continue
             table, key = _parts(operation.key)
-            begun = _epoch(rewritten, table, transaction.begin_called)
-            ended = _epoch(rewritten, table, transaction.end_called)
+            begun = _epoch(rewritten, table, transaction.begun)
+            ended = _epoch(rewritten, table, transaction.ended)
             if isinstance(operation, Append):
                 appended.add(table)
                 operations.append(Append((table, key, ended), operation.element))

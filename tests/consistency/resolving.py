@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+from tests.consistency.history import Clock
 from tests.consistency.sessions import Calls, Row
 
 from sparkport.catalog.statement import Change
@@ -73,9 +74,13 @@ class Clients:
 
 
 class Gate:
-    """Keeps out all others while somebody rewrites a table, so that everybody knows on which side they are."""
+    """Keeps out all others while somebody rewrites a table, so that everybody knows on which side they are.
+
+    Moments that are read from ``clock`` inside it are on the right side, too.
+    """
 
     def __init__(self) -> None:
+        self.clock = Clock()
         self._changed = threading.Condition()
         self._inside = 0
         self._closed = False
@@ -116,6 +121,7 @@ class ResolvingDeferred(Calls):
         self._gate = gate
         with _passing(gate):
             self._transaction = self._begin(isolation, first)
+            self.begun = None if gate is None else gate.clock()
 
     def _begin(self, isolation: Isolation, first: int) -> Transaction:
         for client in self._clients.in_turn(first):
@@ -144,6 +150,8 @@ class ResolvingDeferred(Calls):
                 self._transaction.commit()
             except _LOST as exc:
                 self._resolve(exc)
+            finally:
+                self.ended = None if self._gate is None else self._gate.clock()
 
     def rollback(self) -> None:
         try:

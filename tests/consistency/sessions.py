@@ -39,7 +39,13 @@ _NO_ANSWER = frozenset({Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.CANCELLED
 
 
 class Calls(ABC):
-    """The calls of one transaction. Rows are changed by the row ids that the same transaction has read."""
+    """The calls of one transaction. Rows are changed by the row ids that the same transaction has read.
+
+    ``begun`` and ``ended`` are the moments at which it had begun and ended, where it knows that better than its caller.
+    """
+
+    begun: int | None = None
+    ended: int | None = None
 
     @abstractmethod
     def read(self, table: str) -> list[Row]: ...
@@ -179,7 +185,7 @@ class Session:
         clock = self.recorder.clock
         begin_called = clock()
         calls = self.begin()
-        begun = clock()
+        begun = calls.begun or clock()
         transaction = OpenTransaction(calls, self.recorder.new_id(), clock)
         end_called = 0
         try:
@@ -208,7 +214,7 @@ class Session:
                 begin_called=begin_called,
                 begun=begun,
                 end_called=end_called or clock(),
-                ended=clock(),
+                ended=calls.ended or clock(),
             )
         )
         return outcome

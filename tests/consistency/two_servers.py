@@ -21,7 +21,7 @@ from tests.consistency.disturbances import Disturbance, maintains
 from tests.consistency.engines import ALL_OF_MAINTENANCE, EngineUnderTest, Size
 from tests.consistency.epochs import check_rewritten_lists
 from tests.consistency.foreign import Stranger
-from tests.consistency.history import NO_CLIENT, Outcome, Recorder, Transaction
+from tests.consistency.history import NO_CLIENT, Clock, Outcome, Recorder, Transaction
 from tests.consistency.resolving import Clients, Gate, ResolvingDeferred, ResolvingStatement
 from tests.consistency.sessions import Calls
 from tests.consistency.set_checker import check_sets
@@ -152,7 +152,12 @@ class Town:
 
             size = Size(transactions=3, writers=0.8, rounds=1, examples=1, steps=1)
             yield EngineUnderTest(
-                location=self.rigs[0].location, size=size, begin=begin, refusals=_REFUSALS, _numbers=self._numbers
+                location=self.rigs[0].location,
+                size=size,
+                begin=begin,
+                refusals=_REFUSALS,
+                clock=Clock() if gate is None else gate.clock,
+                _numbers=self._numbers,
             )
 
 

@@ -218,7 +218,7 @@ def _run(
     engine: EngineUnderTest, load: Load, script: Script, look: Body, others: Sequence[Disturbance]
 ) -> list[Transaction]:
     """All clients at once, then one that looks at everything, so that what was lost is missed."""
-    recorder = Recorder()
+    recorder = Recorder(engine.clock)
     over = threading.Event()
 
     def play(session: Session) -> None:
