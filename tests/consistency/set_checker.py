@@ -183,13 +183,15 @@ class _Judge:
         own = next(event for event in events if event.by == writer and not event.rewrites)
         begun = view.reader.begun or math.inf
         others = [event for event in events if event.by not in (writer, view.reader.id)]
+        since = own.called
         if not own.present:  # what it deleted must have been there for sure, before it and for the reader
             before = min(own.called, view.reader.begin_called)
             earlier = [event for event in others if event.present and event.answered < before]
-            others = [event for event in others if event not in earlier]
             if not earlier:
                 return False
-        return not any(event.may_precede(begun) and event.answered > own.called for event in others)
+            others = [event for event in others if event not in earlier]
+            since = max(event.called for event in earlier)  # another may have deleted it, too, and first
+        return not any(event.may_precede(begun) and event.answered > since for event in others)
 
     # One read after another
 

@@ -110,6 +110,12 @@ def test_who_began_before_a_value_came_does_not_see_that_it_went() -> None:
     assert not kinds(at(1, (1, 2, 20, 21), Read(A, ()), Read(B, ())), at(2, (3, 4, 5, 6), Insert(A, 1)), moved)
 
 
+def test_a_value_that_another_has_deleted_first_says_nothing_of_the_second() -> None:
+    first = at(2, (5, 6, 8, 9), Delete(A, 1))
+    second = at(3, (5, 7, 10, 16), Read(A, (1,)), Delete(A, 1), Insert(B, 2))
+    assert not kinds(INSERTED, first, second, at(4, (11, 12, 13, 14), Read(A, ()), Read(B, ())))
+
+
 # What is one
 
 

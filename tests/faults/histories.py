@@ -59,6 +59,9 @@ class TwoServers(Part):
         )
         found = run_round(self._town, item.workload, load)
         bad = [*found.anomalies, *found.missing]
+        if bad:
+            kept = place.kept(f"{item.number}-{item.seed}.history")
+            kept.write_text("\n".join(map(repr, sorted(found.history, key=lambda entry: entry.begin_called))))
         return Result(
             what=str(item),
             said=str(found),

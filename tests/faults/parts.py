@@ -38,6 +38,12 @@ class Place:
         self._sparks: dict[str, SparkServer] = {}
         self._rigs: dict[tuple[bool, str], Rig] = {}
 
+    def kept(self, name: str) -> Path:
+        """Where to put what somebody will want to look at."""
+        folder = Path("build", "faults")
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / name
+
     @cached_property
     def postgres(self) -> PostgresCluster:
         return self.stack.enter_context(postgres_cluster())
