@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.errors.exceptions.connect import SparkException
 from tests.robustness.rig import Raw, action
 from tests.support.lakehouse import lakehouse
 
@@ -83,7 +84,7 @@ def test_looking_for_places_takes_no_time_however_long_a_message_is() -> None:
 
 def test_of_what_spark_says_only_the_kind_of_failure_is_told() -> None:
     with pytest.raises(InternalError) as failure, translated("reading 't'"):
-        raise RuntimeError(STACK)
+        raise SparkException(STACK, errorClass="CANNOT_READ_FILE", messageParameters={})
     assert failure.value.message == "reading 't': Spark failed: CANNOT_READ_FILE"
     with pytest.raises(InternalError) as failure, translated("reading 't'"):
         raise RuntimeError("java.nio.file.NoSuchFileException: /srv/lake/x")

@@ -1,23 +1,38 @@
-"""What Spark raises, as errors of ours."""
+"""What Spark raises, as errors of ours.
+
+Failures are told apart by gRPC's status, Spark's error conditions and the classes of Java's exceptions; never by words
+in a text, which a table's name or a value can have as well.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 from sparkport.errors import Conflict, InternalError, PermissionDenied, ResourceExhausted, SparkportError, Unavailable
 
 __all__ = ["LostRace", "translated"]
 
-_NO_SPARK = ("UNAVAILABLE", "failed to connect", "Connection refused", "Socket closed", "CANNOT_ESTABLISH")
-_NO_CATALOG = (
-    "UncheckedSQLException",
-    "PSQLException",
-    "SQLTransientConnectionException",
-    "ServiceUnavailableException",
+_NO_SPARK = frozenset({"UNAVAILABLE", "CANCELLED", "DEADLINE_EXCEEDED"})
+_OTHER_SPARK = ("INVALID_HANDLE.", "OPERATION_CANCELED")
+"""Conditions of one that was started anew and does not know the session, or was told by others to stop."""
+
+_NO_CATALOG = frozenset(
+    {
+        "UncheckedSQLException",
+        "PSQLException",
+        "SQLTransientConnectionException",
+        "ServiceUnavailableException",
+    }
 )
-_LOST_RACE = ("ValidationException", "CommitFailedException")
+_LOST_RACE = frozenset({"ValidationException", "CommitFailedException"})
+_OF_EXECUTORS = "SparkException"
+"""What a failed task ends as. Others' commits are met by the driver, and fail no task."""
+
+_OF_FILES = ("java.io.", "java.nio.file.", "org.apache.hadoop.fs.")
+_OF_SQLITE = "org.sqlite."
 
 
 class LostRace(Conflict):
@@ -32,22 +47,74 @@ def translated(what: str) -> Iterator[None]:
     except SparkportError:
         raise
     except Exception as exc:
-        text = str(exc)
-        if any(mark in text for mark in _LOST_RACE):
-            raise LostRace(f"{what}: others have changed it meanwhile; run the statement again") from exc
-        if "No space left on device" in text or "database or disk is full" in text:
-            raise ResourceExhausted(f"{what}: the disk is full") from exc
-        if "Read-only file system" in text or "attempt to write a readonly database" in text:
-            raise PermissionDenied(f"{what}: the warehouse is read-only") from exc
-        if any(mark in text for mark in _NO_CATALOG):
-            raise Unavailable(f"{what}: Spark cannot reach the catalog; try again") from exc
-        name = type(exc).__name__
-        if any(mark in text for mark in _NO_SPARK) or name in ("_MultiThreadedRendezvous", "_InactiveRpcError"):
-            raise Unavailable(f"{what}: Spark is not there; try again") from exc
-        raise InternalError(f"{what}: Spark failed: {_condition(exc)}") from exc
+        raise _translation(what, exc) from exc
 
 
-def _condition(exc: Exception) -> str:
-    """What kind of failure it is. Texts of Spark's tell of files, classes and statements, and so are for the log."""
-    named = re.match(r"\[([A-Z][A-Z0-9_.]*)\]", str(exc).strip())
-    return named[1] if named else type(exc).__name__
+def _translation(what: str, exc: Exception) -> SparkportError:
+    condition, causes = _asked(exc, "getCondition"), _causes(exc)
+    names = {cause.name for cause in causes}
+    if names & _LOST_RACE and causes[0].name != _OF_EXECUTORS:
+        return LostRace(f"{what}: others have changed it meanwhile; run the statement again")
+    if any(cause.is_full for cause in causes):
+        return ResourceExhausted(f"{what}: the disk is full")
+    if any(cause.is_read_only for cause in causes):
+        return PermissionDenied(f"{what}: the warehouse is read-only")
+    if names & _NO_CATALOG:
+        return Unavailable(f"{what}: Spark cannot reach the catalog; try again")
+    if _status(exc) in _NO_SPARK or str(condition).startswith(_OTHER_SPARK):
+        return Unavailable(f"{what}: Spark is not there; try again")
+    # Texts of Spark's tell of files, classes and statements, and so are for the log.
+    return InternalError(f"{what}: Spark failed: {condition or type(exc).__name__}")
+
+
+class _Cause(NamedTuple):
+    """An exception in the JVM."""
+
+    java_class: str
+    message: str
+
+    @property
+    def name(self) -> str:
+        return self.java_class.rpartition(".")[2]
+
+    @property
+    def is_full(self) -> bool:
+        return self._ends_with("No space left on device") or self._is_of_sqlite("[SQLITE_FULL]")
+
+    @property
+    def is_read_only(self) -> bool:
+        return self._ends_with("Read-only file system") or self._is_of_sqlite("[SQLITE_READONLY")
+
+    def _ends_with(self, words: str) -> bool:
+        """What the system says is at the end, after the path."""
+        return self.java_class.startswith(_OF_FILES) and self.message.rstrip(")").endswith(words)
+
+    def _is_of_sqlite(self, code: str) -> bool:
+        return self.java_class.startswith(_OF_SQLITE) and self.message.startswith(code)
+
+
+_CAUSED_BY = re.compile(r"^Caused by: ([\w.$]+)(?:: (.*))?$", re.MULTILINE)
+_REASON = re.compile(r"\(([\w.$]+)\) ")
+
+
+def _causes(exc: Exception) -> list[_Cause]:
+    """The exception that was thrown in the JVM, and those that led to it."""
+    stack = _asked(exc, "getStackTrace")
+    if isinstance(stack, str) and stack:
+        first = stack.partition("\n")[0]
+        return [_Cause(first, ""), *(_Cause(name, text) for name, text in _CAUSED_BY.findall(stack))]
+    # A server that sends no stack names the class at the beginning, if pyspark does not know it.
+    found = _REASON.match(str(exc))
+    return [_Cause(found[1], "")] if found and hasattr(exc, "getCondition") else []
+
+
+def _status(exc: Exception) -> str | None:
+    """The status that the call has ended with."""
+    code = _asked(exc, "getGrpcStatusCode") or _asked(exc, "code")
+    return getattr(code, "name", None)
+
+
+def _asked(exc: Exception, method: str) -> Any:
+    """What an exception of pyspark's, or of gRPC's, says of itself."""
+    ask = getattr(exc, method, None)
+    return ask() if callable(ask) else None
