@@ -46,9 +46,16 @@ class Rig:
         assert isinstance(found, ChangeableTable)
         return found
 
-    def change(self, change: Change, rows: list[dict[str, Any]], ids: list[int] | None = None) -> int:
+    def change(
+        self,
+        change: Change,
+        rows: list[dict[str, Any]],
+        ids: list[int] | None = None,
+        ctx: CallContext | None = None,
+    ) -> int:
+        ctx = ctx or CallContext()
         columns = pa.schema([]) if change is Change.DELETE else SCHEMA
-        statement = self.table().open_statement(CallContext(), StatementRequest(change=change, columns=columns))
+        statement = self.table(ctx).open_statement(ctx, StatementRequest(change=change, columns=columns))
         batch = None if change is Change.DELETE else pa.RecordBatch.from_pylist(rows, SCHEMA)
         statement.push(batch, None if ids is None else pa.array(ids, pa.int64()))
         return statement.finish()

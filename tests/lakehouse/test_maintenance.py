@@ -12,6 +12,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from tests.lakehouse.maintained import AT_ONCE, NAME, SCHEMA, Rig, busy
+from tests.lakehouse.transacting import at_point
 from tests.support.lakehouse import Lake, lakehouse
 
 from sparkport.catalog.context import CallContext
@@ -180,6 +181,38 @@ def test_what_was_staged_and_never_published_is_removed(rig: Rig) -> None:
     assert len(rig.metadata.snapshots) == 1
     assert len(list(rig.folder.glob("data/*.parquet"))) == len(data) - 1
     assert [row[0] for row in rig.rows()] == [1]
+
+
+def test_what_a_commit_of_hours_has_staged_stays(rig: Rig) -> None:
+    rig.insert(1)
+    manager = rig.engine.transactions
+    ctx = CallContext(transaction_id=manager.begin(CallContext(), auto_commit=False))
+    rig.change(Change.INSERT, [{"id": 2, "v": "late"}], ctx=ctx)
+    seen: list[set[int]] = []
+
+    def hours_later() -> None:
+        staged = {found.id for found in rig.metadata.snapshots} - {rig.metadata.main_snapshot_id}
+        rig.maintenance(replace(AT_ONCE, staged_seconds=3600), later=7200).run(NAME, ("expire",))
+        seen.extend((staged, rig.engine.needed()[rig.metadata.uuid]))
+
+    with at_point("publish.before", hours_later):
+        manager.commit(ctx.transaction_id or "")
+    assert len(seen[0]) == 1
+    assert seen[0] <= seen[1]  # other servers are told, too
+    assert [row[0] for row in rig.rows()] == [1, 2]
+    assert rig.engine.applier.tables_in_use() == set()
+
+
+def test_tables_that_are_gone_are_forgotten_in_the_background(rig: Rig) -> None:
+    thread = MaintenanceThread(rig.maintenance(), ready=lambda: True)
+    rig.insert(1)
+    thread.look()
+    assert NAME in thread._seen
+    assert NAME in thread._orphans_due
+    rig.schema.drop_table(CallContext(), NAME[1])
+    for _ in range(2):
+        thread.look()
+    assert NAME not in {*thread._seen, *thread._orphans_due, *rig.engine.writers.tables()}
 
 
 def test_files_of_nobody_and_forgotten_metadata_are_removed(rig: Rig) -> None:

@@ -107,6 +107,7 @@ class Applier:
         self._staging = staging
         self._prefix = f"{BRANCH}{staging.server}_"
         self._in_use: set[str] = set()
+        self._tables_in_use: dict[str, TableName] = {}
 
     def apply(self, part: Part) -> StagedSnapshot | None:
         """None when the table was changed by others meanwhile."""
@@ -124,7 +125,8 @@ class Applier:
         conf["spark.sql.iceberg.snapshot-property.sparkport.transactions"] = known
         if is_branch:
             self._staging.note(part.version.location)
-            self._in_use.add(mark)
+        self._in_use.add(mark)
+        self._tables_in_use[mark] = table
         try:
             with self._written(part) as (new, changed), self._spark.session(conf) as session:
                 fault("apply.before")
@@ -146,7 +148,7 @@ class Applier:
                 return None
             raise
         except BaseException:
-            self._in_use.discard(mark)
+            self._let_go(staged)
             raise
         if self._is_taken_back(staged):
             self.discard(staged)
@@ -171,12 +173,11 @@ class Applier:
 
     def discard(self, staged: StagedSnapshot) -> None:
         """Take the branch away; snapshots without one are found by maintenance. Never raises."""
-        if not staged.is_branch:
-            return
-        with contextlib.suppress(SparkportError):
-            for table in self._places(staged):
-                drop_branches(self._pointers, self._files, table, lambda name: name == staged.mark)
-        self._in_use.discard(staged.mark)
+        if staged.is_branch:
+            with contextlib.suppress(SparkportError):
+                for table in self._places(staged):
+                    drop_branches(self._pointers, self._files, table, lambda name: name == staged.mark)
+        self._let_go(staged)
 
     def _is_taken_back(self, staged: StagedSnapshot) -> bool:
         """Whether they had landed in the open. This MUST be asked before they are published."""
@@ -194,11 +195,23 @@ class Applier:
 
     def published(self, staged: StagedSnapshot) -> None:
         """The branch is gone with the commit."""
+        self._let_go(staged)
+
+    def _let_go(self, staged: StagedSnapshot) -> None:
         self._in_use.discard(staged.mark)
+        self._tables_in_use.pop(staged.mark, None)
 
     def uses(self, branch: str) -> bool:
         """Whether a branch of this server's is one of a commit under way; others that it left are of no use."""
         return branch in self._in_use
+
+    def tables_in_use(self) -> set[TableName]:
+        """Tables that commits under way have staged snapshots of."""
+        return set(self._tables_in_use.copy().values())
+
+    def staged_in(self, metadata: TableMetadata) -> set[int]:
+        """Snapshots of a table that wait for a commit under way: on no branch, and however old."""
+        return {found.id for found in metadata.snapshots if found.summary.get("wap.id") in self._in_use}
 
     # Parts of it
 

@@ -302,7 +302,7 @@ class LakeEngine:
             net.close()
 
     def needed(self) -> dict[str, set[int]]:
-        """Snapshots that open transactions and running scans read and that are not the newest, by the table's uuid."""
+        """Snapshots that are not the newest and that open transactions, scans or commits need, by the table's uuid."""
         self.transactions.expire()
         found = self._loader.reader.all_reading()
         newest = self.pointers.cut().looked_up.items()
@@ -322,6 +322,14 @@ class LakeEngine:
                 continue
             if snapshot_id is not None:
                 found.setdefault(uuid, set()).add(snapshot_id)
+        for table in self.applier.tables_in_use():
+            try:
+                version = self.current(table)
+            except SparkportError as exc:
+                logger.warning("what commits have staged of '%s.%s' is not known: %s", *table, exc)
+                continue
+            if version is not None:
+                found.setdefault(version.uuid, set()).update(self.applier.staged_in(version.metadata))
         return found
 
     def _snapshot_of(self, table: TableName, location: str | None) -> tuple[str, int | None]:

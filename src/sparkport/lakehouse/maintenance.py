@@ -118,6 +118,7 @@ class Maintenance:
         needed = self._reader.reading(metadata.uuid) | ledger.needed_elsewhere(metadata.uuid)
         if told is not None:
             needed |= self._newest_since(metadata, told - _TELLING_SLACK)
+        needed |= self.engine.applier.staged_in(metadata)
         pinned = self.pinned(table)
         pinned.pop(metadata.metadata_location, None)
         if len(pinned) > _PINS_LOOKED_INTO:
