@@ -242,8 +242,13 @@ class Settings:
     spark: Annotated[str, TEXT, "Spark master to start a Connect server for, or sc://… of one that runs"] = "local[*]"
     driver_memory: Annotated[str, TEXT, "Memory of the Spark driver that is started"] = "2g"
     silence_seconds: Annotated[
-        float, SECONDS, "How long the Spark that is started may give no answer before it is started again; 0: for ever"
+        float,
+        SECONDS,
+        "How long Spark may give no answer before it is started again, or counts as away if it was not; 0: for ever",
     ] = 120.0
+    statement_seconds: Annotated[
+        float, SECONDS, "How long Spark may take for a statement before it is interrupted; 0: for ever"
+    ] = 3_600.0
     jars: Annotated[Path | None, PATH, "Folder of jars for Spark, for sites without a repository"] = None
     staging: Annotated[str | None, TEXT, "Folder for rows on their way to Spark; in the warehouse if unset"] = None
     file_mode: Annotated[

@@ -152,6 +152,57 @@ def test_a_server_that_runs_already_is_used_and_left_running(spark: Spark) -> No
         assert value(session, "SELECT 8") == 8
 
 
+_LONG = "SELECT count(*) FROM range(1000000000000) WHERE hash(id) % 7 = 3 AND hash(id * 3) % 11 = 5"
+
+
+def test_a_statement_that_takes_too_long_is_interrupted_and_the_next_one_runs(
+    spark: Spark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = spark.server
+    monkeypatch.setattr(server, "_settings", replace(server._settings, statement_seconds=2.0))
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="not come to an end within 2 seconds"):
+            _compute(server, _LONG)
+    assert server.state is SparkState.READY
+    monkeypatch.setattr(server, "_settings", replace(server._settings, statement_seconds=60.0))
+    with server.session(timeout=60) as one, server.session(timeout=60) as two:
+        assert [value(session, "SELECT 1") for session in (one, two)] == [1, 1]
+
+
+def _compute(server: SparkServer, sql: str) -> None:
+    with server.session(timeout=60) as session, translated("computing"):
+        value(session, sql)
+
+
+def test_a_server_that_runs_already_and_hangs_is_waited_for_by_nobody_until_it_answers(
+    spark: Spark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat, "_EVERY_SECONDS", 0.5)
+    process = process_id(spark.server)
+    other = Spark(LakehouseSettings(spark=spark.server.url, silence_seconds=3.0))
+    other.server.start()
+    try:
+        other.server.wait_ready(60)
+        with pytest.raises(Unavailable, match="Spark does not answer"):
+            _compute_while_stopped(other.server, process)
+        with pytest.raises(Unavailable, match="does not answer"):
+            _compute(other.server, "SELECT 1")
+        os.killpg(process, signal.SIGCONT)
+        assert other.until(SparkState.FAILED) == [SparkState.READY, SparkState.FAILED]
+        other.until(SparkState.READY)
+        _compute(other.server, "SELECT 1")
+    finally:
+        os.killpg(process, signal.SIGCONT)
+        other.server.stop()
+    assert process_id(spark.server) == process
+
+
+def _compute_while_stopped(server: SparkServer, process: int) -> None:
+    with server.session(timeout=60) as session, translated("computing"):
+        os.killpg(process, signal.SIGSTOP)
+        value(session, "SELECT 1")
+
+
 # A server that ends
 
 
@@ -212,14 +263,13 @@ def test_a_spark_that_answers_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> 
 
         def close(self) -> None: ...
 
-    lost = threading.Event()
-    watching = threading.Thread(target=watch, args=[Answering, lambda: 60.0], kwargs={"ended": ended, "lost": lost.set})
+    lost: list[bool] = []
+    watching = threading.Thread(target=lambda: lost.append(watch(Answering, lambda: 60.0, ended=ended)))
     watching.start()
     assert asked.acquire(timeout=60)
     ended.set()
     watching.join(60)
-    assert not watching.is_alive()
-    assert not lost.is_set()
+    assert lost == [False]
 
 
 _CHILD = """

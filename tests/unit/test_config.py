@@ -42,6 +42,7 @@ VALUES: dict[str, tuple[str, Any, Any]] = {
     "spark": ("sc://h:15002", "sc://h:15002", "sc://h:15002"),
     "driver_memory": ("8g", "8g", "8g"),
     "silence_seconds": ("30", 30, 30.0),
+    "statement_seconds": ("30", 30, 30.0),
     "jars": ("/jars", "/jars", Path("/jars")),
     "staging": ("/stage", "/stage", "/stage"),
     "file_mode": ("GROUP", "group", "group"),

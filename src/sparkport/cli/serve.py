@@ -101,6 +101,7 @@ def _built_in(settings: Settings, ending: contextlib.ExitStack, actions: list[Cu
             jars=settings.jars,
             driver_memory=settings.driver_memory,
             silence_seconds=settings.silence_seconds,
+            statement_seconds=settings.statement_seconds,
             staging=settings.staging,
             file_mode=FileMode(settings.file_mode),
             direct_reads=settings.direct_reads,

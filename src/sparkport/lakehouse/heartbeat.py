@@ -6,42 +6,47 @@ nobody: its sockets are open, and a statement may rightly take hours. So it is a
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["watch"]
+from sparkport.lakehouse.spark_connect import close_session
+
+__all__ = ["wait_for_answer", "watch"]
 
 logger = logging.getLogger(__name__)
 
 _EVERY_SECONDS = 5.0
+_PATIENT_SECONDS = 30.0
 _QUESTION = "spark.sql.session.timeZone"
 
 
-def watch(
-    open_session: Callable[[], Any],
-    silence: Callable[[], float],
-    *,
-    ended: threading.Event,
-    lost: Callable[[], None],
-) -> None:
-    """Ask until ``ended``; call ``lost`` and return when there was no answer for so many seconds. 0 asks nothing."""
+def watch(open_session: Callable[[], Any], silence: Callable[[], float], *, ended: threading.Event) -> bool:
+    """Ask until ``ended``, or until there was no answer for so many seconds: then it is True. 0 asks nothing."""
     asking = _Asking(open_session)
     try:
         while not ended.wait(_EVERY_SECONDS):
             seconds = silence()
             if seconds <= 0:
                 continue
-            answered = asking.ask()
-            # In two parts: if it was this process that stood still, the first is over at once and the answer is there.
-            if not answered.wait(seconds / 2) and not answered.wait(seconds / 2) and not ended.is_set():
-                logger.error("Spark has not answered for %g seconds and is started again", seconds)
-                lost()
-                return
+            if not asking.is_answered(seconds, ended) and not ended.is_set():
+                logger.error("Spark has not answered for %g seconds", seconds)
+                return True
     finally:
         asking.close()
+    return False
+
+
+def wait_for_answer(open_session: Callable[[], Any], *, ended: threading.Event) -> None:
+    """Return when Spark answers again, or at the end. Each question has a connection of its own."""
+    while not ended.is_set():
+        asking = _Asking(open_session)
+        answered = asking.is_answered(_PATIENT_SECONDS, ended)
+        asking.close()
+        if answered:
+            logger.info("Spark answers again")
+            return
 
 
 class _Asking:
@@ -51,10 +56,13 @@ class _Asking:
         self._open_session = open_session
         self._session: Any = None
 
-    def ask(self) -> threading.Event:
+    def is_answered(self, seconds: float, ended: threading.Event) -> bool:
+        """Ask, and wait for so long, or until ``ended``."""
         answered = threading.Event()
         threading.Thread(target=self._ask, args=[answered], name="sparkport-heartbeat-ask", daemon=True).start()
-        return answered
+        # In parts: if it was this process that stood still, one of them is over at once, and then the answer is there.
+        parts = max(round(seconds), 2)
+        return any(answered.wait(seconds / parts) for _ in range(parts) if not ended.is_set())
 
     def _ask(self, answered: threading.Event) -> None:
         try:
@@ -69,6 +77,4 @@ class _Asking:
 
     def close(self) -> None:
         session, self._session = self._session, None
-        if session is not None:
-            with contextlib.suppress(Exception):
-                session.client.close()
+        close_session(session)

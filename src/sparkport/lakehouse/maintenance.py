@@ -428,7 +428,7 @@ class _Run:
         name = quoted(*self._table).replace("\\", "\\\\").replace("'", "\\'")
         given = ", ".join([f"table => '{name}'", *arguments])
         with (
-            self._engine.spark.session(timeout=_READY_SECONDS) as session,
+            self._engine.spark.session(timeout=_READY_SECONDS, limited=False) as session,
             translated(f"maintenance of '{self._table[1]}'"),
         ):
             rows = session.sql(f"CALL {quoted(self._engine.catalog_name)}.system.{procedure}({given})").collect()

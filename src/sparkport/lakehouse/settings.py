@@ -38,10 +38,11 @@ _DATABASES = {"sqlite": "sqlite", "postgresql": "postgresql", "postgres": "postg
 class LakehouseSettings:
     """``spark`` is a master that a Connect server is started for, or ``sc://…``, one that runs already.
 
-    A Spark that was started here and has given no answer for ``silence_seconds`` is started again; 0 never does that.
-    ``ledger_uri`` is the database for a REST catalog's transactions and statements, which other catalogs keep in their
-    own. ``properties`` whose names begin with ``spark.`` are Spark's; all others are the Iceberg catalog's, such as
-    ``s3.endpoint``. Secrets may be among them, so they are not shown. ``direct_reads``: DuckDB clients reach the
+    A Spark that has given no answer for ``silence_seconds`` is started again, or if that was not done here, waited for
+    by nobody; 0 never does that. ``statement_seconds`` is how long a statement may take on it, 0 for ever; maintenance
+    may take longer. ``ledger_uri`` is the database for a REST catalog's transactions and statements, which other
+    catalogs keep in their own. ``properties`` whose names begin with ``spark.`` are Spark's; all others are the Iceberg
+    catalog's, such as ``s3.endpoint``. Secrets may be among them, so they are not shown. ``direct_reads``: DuckDB clients reach the
     warehouse by the same addresses, and read files themselves.
     """
 
@@ -55,6 +56,7 @@ class LakehouseSettings:
     staging: str | None = None
     sessions: int = 4
     silence_seconds: float = 120.0
+    statement_seconds: float = 3_600.0
     file_mode: FileMode = FileMode.PRIVATE
     direct_reads: bool = False
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import queue
 import secrets
 import signal
 import socket
 import subprocess
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
@@ -23,8 +23,9 @@ from typing import Any
 
 from sparkport.errors import Unavailable
 from sparkport.lakehouse.faults import on_kill_spark
-from sparkport.lakehouse.heartbeat import watch
+from sparkport.lakehouse.heartbeat import wait_for_answer, watch
 from sparkport.lakehouse.jars import JarCache
+from sparkport.lakehouse.sessions import Sessions
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.spark_command import spark_command, spark_environment
 from sparkport.lakehouse.spark_connect import open_session
@@ -75,7 +76,8 @@ class SparkServer:
         self._stopping = threading.Event()
         self._process: subprocess.Popen[str] | None = None
         self._thread: threading.Thread | None = None
-        self._sessions = Sessions(self, {}, settings.sessions)
+        self._pools: weakref.WeakSet[Sessions] = weakref.WeakSet()
+        self._sessions = self.sessions({})
 
     # Life
 
@@ -115,14 +117,18 @@ class SparkServer:
                 self._changed.wait(left)
 
     @contextmanager
-    def session(self, conf: Mapping[str, str] | None = None, *, timeout: float | None = None) -> Iterator[Any]:
+    def session(
+        self, conf: Mapping[str, str] | None = None, *, timeout: float | None = None, limited: bool = True
+    ) -> Iterator[Any]:
         """A session with settings that hold for the block only."""
-        with self._sessions.session(conf, timeout=timeout) as session:
+        with self._sessions.session(conf, timeout=timeout, limited=limited) as session:
             yield session
 
     def sessions(self, conf: Mapping[str, str]) -> Sessions:
         """A pool of sessions that all have these settings: several catalogs can share one Spark."""
-        return Sessions(self, conf, self._settings.sessions)
+        pool = Sessions(self, conf, self._settings.sessions, limit=lambda: self._settings.statement_seconds)
+        self._pools.add(pool)
+        return pool
 
     @property
     def is_child(self) -> bool:
@@ -163,8 +169,7 @@ class SparkServer:
 
     def _supervise(self) -> None:
         if self._external is not None:
-            self._generation = 1
-            self._set(SparkState.READY)
+            self._supervise_external()
             return
         failures = 0
         while not self._stopping.is_set():
@@ -181,6 +186,19 @@ class SparkServer:
                 return
             self._set(SparkState.FAILED if failures >= _TRIES else SparkState.STARTING)
             self._stopping.wait(_PATIENT_SECONDS if failures >= _TRIES else _RESTART_SECONDS * (failures - 1))
+
+    def _supervise_external(self) -> None:
+        """One that was not started here is waited for, whatever became of it; nobody waits in it meanwhile."""
+        while not self._stopping.is_set():
+            self._generation += 1
+            self._set(SparkState.READY)
+            if not watch(self.open_session, lambda: self._settings.silence_seconds, ended=self._stopping):
+                return
+            self._failure = ": it does not answer"
+            self._set(SparkState.FAILED)
+            for pool in list(self._pools):
+                pool.cut_off("Spark does not answer; try again")
+            wait_for_answer(self.open_session, ended=self._stopping)
 
     def _run_once(self) -> None:
         port, token = _free_port(), secrets.token_urlsafe(32)
@@ -239,7 +257,8 @@ class SparkServer:
         """One that runs and answers nobody is killed, which wakes all who wait for it and brings the next one."""
 
         def work() -> None:
-            watch(self.open_session, lambda: self._settings.silence_seconds, ended=ended, lost=self._kill)
+            if watch(self.open_session, lambda: self._settings.silence_seconds, ended=ended):
+                self._kill()
 
         threading.Thread(target=work, name="sparkport-heartbeat", daemon=True).start()
 
@@ -276,112 +295,6 @@ class SparkServer:
             logger.debug("Spark: %s", state.value)
             if self._on_state is not None:
                 self._on_state(state)
-
-
-class Sessions:
-    """A fixed number of Connect sessions, made when they are first needed."""
-
-    def __init__(self, server: SparkServer, conf: Mapping[str, str], size: int) -> None:
-        self._server = server
-        self._conf = dict(conf)
-        self._size = size
-        self._pool: queue.LifoQueue[tuple[int, Any]] = queue.LifoQueue()
-        for _ in range(size):
-            self._pool.put((0, None))
-
-    @contextmanager
-    def session(self, conf: Mapping[str, str] | None = None, *, timeout: float | None = None) -> Iterator[Any]:
-        """A session with settings that hold for the block only."""
-        generation, session = self._take(conf or {}, timeout)
-        good = False
-        try:
-            yield session
-            # What the block did is done, whatever becomes of the session.
-            good = self._reset(session, conf or {})
-        finally:
-            # A session that failed may hold settings of a statement that is over: its place gets a new one.
-            self._pool.put((generation, session if good else None))
-            if not good:
-                _close(session)
-
-    def wait_ready(self, timeout: float | None = None) -> None:
-        self._server.wait_ready(timeout)
-
-    def close(self) -> None:
-        """Give back those that nobody uses: a Spark that goes on without us would keep them for an hour."""
-        while True:
-            try:
-                generation, session = self._pool.get_nowait()
-            except queue.Empty:
-                return
-            if session is not None and generation == self._server.generation:
-                with contextlib.suppress(Exception):
-                    session.client.release_session()
-            _close(session)
-
-    @property
-    def in_use(self) -> int:
-        """How many of them are taken."""
-        return self._size - self._pool.qsize()
-
-    def _take(self, conf: Mapping[str, str], timeout: float | None) -> tuple[int, Any]:
-        """A session of the server that runs. One that dies is waited for, since nothing has been asked of it yet."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            self._server.wait_ready(_left(deadline))
-            try:
-                generation, session = self._pool.get(timeout=_left(deadline))
-            except queue.Empty as exc:
-                raise Unavailable("all Spark sessions are busy; try again") from exc
-            try:
-                return self._prepared(generation, session, conf)
-            except BaseException as exc:
-                self._pool.put((0, None))
-                if not isinstance(exc, Unavailable) or not self._server.lost(self._server.generation):
-                    raise
-
-    def _prepared(self, generation: int, session: Any, conf: Mapping[str, str]) -> tuple[int, Any]:
-        current = self._server.generation
-        if session is not None and generation == current:
-            try:
-                _configure(session, conf or {"spark.sql.session.timeZone": "UTC"})
-                return current, session
-            except Exception as exc:  # Spark closes sessions that were silent for an hour
-                logger.debug("a session is replaced: %s", exc)
-        _close(session)
-        with translated("opening a session"):
-            session = self._open()
-            _configure(session, conf)
-        return current, session
-
-    def _reset(self, session: Any, conf: Mapping[str, str]) -> bool:
-        try:
-            for key in conf:
-                session.conf.unset(key)
-        except Exception as exc:
-            logger.debug("a session is given up: %s", exc)
-            return False
-        return True
-
-    def _open(self) -> Any:
-        session = self._server.open_session()
-        _configure(session, self._conf)
-        return session
-
-
-def _configure(session: Any, conf: Mapping[str, str]) -> None:
-    for key, value in conf.items():
-        session.conf.set(key, value)
-
-
-def _close(session: Any) -> None:
-    if session is not None:
-        with contextlib.suppress(Exception):
-            session.client.close()
-
-
-def _left(deadline: float | None) -> float | None:
-    return None if deadline is None else max(deadline - time.monotonic(), 0.0)
 
 
 def _reason(lines: list[str]) -> str:

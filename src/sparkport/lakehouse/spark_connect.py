@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any
 
-__all__ = ["open_session"]
+__all__ = ["close_session", "open_session"]
 
 _importing = threading.Lock()
 
@@ -43,3 +44,15 @@ def open_session(url: str, *, is_child: bool) -> Any:
     elsewhere = [DefaultPolicy(max_retries=6, max_backoff=2_000)]
     session.client.set_retry_policies([] if is_child else elsewhere)
     return session
+
+
+def close_session(session: Any) -> None:
+    """Let its connection go, whatever it is at: whoever waits for an answer gets an error. Safe without a session.
+
+    The client's own ``close`` waits for the last calls of all sessions, under a lock that every statement needs: with a
+    server that hangs, for ever. So only the connection is closed.
+    """
+    if session is not None:
+        with contextlib.suppress(Exception):
+            channel = getattr(session.client, "_channel", None)
+            (session.client if channel is None else channel).close()

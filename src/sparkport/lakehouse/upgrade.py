@@ -63,5 +63,5 @@ def _has_row_ids(engine: LakeEngine, metadata: TableMetadata) -> bool:
 
 
 def _sql(engine: LakeEngine, table: TableName, text: str) -> None:
-    with engine.spark.session(timeout=_READY_SECONDS) as session, translated(f"upgrading '{table[1]}'"):
+    with engine.spark.session(timeout=_READY_SECONDS, limited=False) as session, translated(f"upgrading '{table[1]}'"):
         session.sql(text).collect()
