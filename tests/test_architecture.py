@@ -340,3 +340,11 @@ def test_the_page_of_actions_is_the_table_of_actions() -> None:
 
     page = Path(__file__).parent.parent / "docs" / "actions.md"
     assert page.read_text(encoding="utf-8") == actions_page()
+
+
+def test_no_process_is_started_by_way_of_a_fork_that_runs_python() -> None:
+    """gRPC's handlers in such a fork can wait for ever for threads that are not in it."""
+    words = ("preexec_fn" + "=", "os." + "fork(", 'get_context("' + 'fork")')
+    files = [path for folder in ("src", "tests") for path in (Path(__file__).parents[1] / folder).rglob("*.py")]
+    assert len(files) > 100
+    assert [path.name for path in files if any(word in path.read_text() for word in words)] == []

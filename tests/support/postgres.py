@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import glob
 import os
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import uuid
@@ -21,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from sparkport.lakehouse.launcher import launched
 
 __all__ = ["PostgresCluster", "postgres_cluster"]
 
@@ -60,15 +60,13 @@ class PostgresCluster:
         command = [str(self._binaries / "postgres"), "-D", str(self._folder / "data"), "-h", "127.0.0.1"]
         command += ["-p", str(self.port), "-k", str(self._folder), "-F", "-c", "log_destination=stderr"]
         self._process = process = subprocess.Popen(
-            command,
+            self._dying_with_us(command),
             cwd=self._folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
-            **self._account,
         )
         seen: list[str] = []
         for line in process.stderr or ():
@@ -79,6 +77,14 @@ class PostgresCluster:
             pytest.fail("PostgreSQL did not start:\n" + "".join(seen[-10:]))
         self._reader = threading.Thread(target=_drain, args=(process,), name="postgres-log", daemon=True)
         self._reader.start()
+
+    def _dying_with_us(self, command: list[str]) -> list[str]:
+        """The kernel ends the server, and with it all its children, when the thread that started it is no more."""
+        if not self._account:
+            return launched(command, end=signal.SIGQUIT)
+        # Who changes accounts has to ask for it afterwards, and Python may be out of reach for the other one.
+        account = [f"--reuid={self._account['user']}", f"--regid={self._account['group']}", "--clear-groups"]
+        return ["setpriv", *account, "--pdeathsig=QUIT", *command]
 
     def stop(self) -> None:
         """At once, as a crash would. Safe to repeat."""
@@ -207,11 +213,6 @@ def _children(parent: int) -> list[int]:
 def _drain(process: subprocess.Popen[str]) -> None:
     for _ in process.stderr or ():
         pass
-
-
-def _die_with_parent() -> None:
-    """The kernel ends the server, and with it all its children, when the thread that started it is no more."""
-    ctypes.CDLL(None).prctl(1, signal.SIGQUIT)
 
 
 def _free_port() -> int:

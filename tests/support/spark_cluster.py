@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from sparkport.errors import Unavailable
+from sparkport.lakehouse.launcher import launched
 from sparkport.lakehouse.spark import SparkServer
 
 __all__ = ["LOOPBACK", "ready_or_skip", "spark_cluster"]
@@ -53,7 +52,10 @@ def _process(name: str, *arguments: str, ready: str) -> Iterator[None]:
     pyspark = pytest.importorskip("pyspark")
     home = Path(pyspark.__file__).parent
     process = subprocess.Popen(
-        [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *arguments],
+        # A worker that ends so ends its executors.
+        launched(
+            [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *arguments], end=signal.SIGTERM
+        ),
         env={**os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -61,7 +63,6 @@ def _process(name: str, *arguments: str, ready: str) -> Iterator[None]:
         text=True,
         errors="replace",
         start_new_session=True,
-        preexec_fn=_die_with_parent if sys.platform == "linux" else None,
     )
     reader: threading.Thread | None = None
     try:
@@ -92,11 +93,6 @@ def _process(name: str, *arguments: str, ready: str) -> Iterator[None]:
 def _drain(process: subprocess.Popen[str]) -> None:
     for _ in process.stdout or ():
         pass
-
-
-def _die_with_parent() -> None:
-    """The kernel ends the process when the thread that started it is no more; a worker then ends its executors."""
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
 def _free_port() -> int:

@@ -42,8 +42,8 @@ class LakehouseSettings:
     by nobody; 0 never does that. ``statement_seconds`` is how long a statement may take on it, 0 for ever; maintenance
     may take longer. ``ledger_uri`` is the database for a REST catalog's transactions and statements, which other
     catalogs keep in their own. ``properties`` whose names begin with ``spark.`` are Spark's; all others are the Iceberg
-    catalog's, such as ``s3.endpoint``. Secrets may be among them, so they are not shown. ``direct_reads``: DuckDB clients reach the
-    warehouse by the same addresses, and read files themselves.
+    catalog's, such as ``s3.endpoint``. Secrets may be among them, so they are not shown. ``direct_reads``: DuckDB
+    clients reach the warehouse by the same addresses, and read files themselves.
     """
 
     warehouse: str = "warehouse"

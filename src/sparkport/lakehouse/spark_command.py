@@ -6,7 +6,6 @@ drawn for each start, and the other ports that Spark opens ask for a secret, too
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import tempfile
@@ -14,20 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from sparkport.lakehouse.launcher import launched
 from sparkport.lakehouse.settings import LakehouseSettings
 
 __all__ = ["spark_command", "spark_environment", "spark_home"]
-
-_LAUNCHER = """
-import ctypes, os, sys
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, 9)
-    if os.getppid() != int(sys.argv[1]):
-        sys.exit(1)
-os.execv(sys.argv[2], sys.argv[2:])
-"""
-"""Asks the kernel to kill what it becomes when the thread that has started it ends, however that happens. To ask from
-inside a fork of our own process can hang: gRPC has handlers there that may wait for threads which are not in it."""
 
 _PASSED_ON = re.compile(
     r"PATH|HOME|USER|LOGNAME|LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|JAVA_HOME|JDK_JAVA_OPTIONS|JAVA_TOOL_OPTIONS|LD_LIBRARY_PATH"
@@ -73,7 +62,6 @@ def spark_command(settings: LakehouseSettings, port: int, *, token: str, jars: S
         file.write(_properties(given))
         file.flush()
         command = [
-            *(sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())),
             str(spark_home() / "bin" / "spark-submit"),
             "--class",
             "org.apache.spark.sql.connect.service.SparkConnectServer",
@@ -87,7 +75,8 @@ def spark_command(settings: LakehouseSettings, port: int, *, token: str, jars: S
             "--load-spark-defaults",
             *jars,
         ]
-        yield [*command, *[part for item in plain for part in ("--conf", item)], "spark-internal"]
+        command += [part for item in plain for part in ("--conf", item)]
+        yield launched([*command, "spark-internal"])
 
 
 def _properties(conf: Mapping[str, str]) -> str:
