@@ -368,6 +368,28 @@ def test_what_a_dead_server_staged_is_removed_and_what_a_living_one_staged_is_no
     assert {path.name for path in tmp_path.iterdir()} == {"not ours", "servers.lock"}
 
 
+def test_other_servers_start_while_one_cleans_up_and_leave_it_to_that_one(tmp_path: Path) -> None:
+    dead, cleaning = Staging(str(tmp_path)), Staging(str(tmp_path))
+    dead.note("/warehouse/t/metadata/1.metadata.json")
+    dead._lock.close()
+    told: list[str] = []
+
+    def forget(server: str, written: list[Noted]) -> None:
+        other = Staging(str(tmp_path))  # which waits for nothing
+        other.clean(lambda name, noted: told.append(f"by another: {name}"))
+        other.close()
+        told.append(server)
+        if len(told) == 1:
+            raise Unavailable("not now")
+
+    for _ in range(2):  # what failed is done the next time
+        assert dead.folder.exists()
+        cleaning.clean(forget)
+    assert told == [dead.server, dead.server]
+    assert not dead.folder.exists()
+    cleaning.close()
+
+
 def test_the_journal_of_metadata_files_stays_short(tmp_path: Path) -> None:
     staging = Staging(str(tmp_path))
     for number in range(5_000):

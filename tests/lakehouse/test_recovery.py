@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -16,7 +17,9 @@ from sparkport.catalog.ddl import AddColumn, AlterableTable, MutableSchema, OnCo
 from sparkport.errors import SparkportError, Unavailable
 from sparkport.handlers.ddl import Ddl
 from sparkport.handlers.directory import Directory
+from sparkport.lakehouse import recovery
 from sparkport.lakehouse.faults import on_fault
+from sparkport.lakehouse.files import FileInfo, FileSystem
 from sparkport.lakehouse.open import Lakehouse
 from sparkport.lakehouse.pointers import Move
 from sparkport.lakehouse.postgres import PostgresDatabase
@@ -268,3 +271,32 @@ def _impatient() -> Iterator[None]:
         yield
     finally:
         defaults["patience"] = before
+
+
+def test_a_server_listens_while_what_a_dead_one_left_takes_long_to_be_listed(
+    settings: LakehouseSettings, start: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = start(settings)
+    create(dead)
+    add_column(dead)
+    die(dead)
+    listing, go_on = threading.Event(), threading.Event()
+    listed = FileSystem.list
+
+    def slowly(files: FileSystem, folder: str) -> list[FileInfo]:
+        listing.set()
+        assert go_on.wait(60)
+        return list(listed(files, folder))
+
+    monkeypatch.setattr(recovery, "_FIRST_SECONDS", 0.1)
+    monkeypatch.setattr(FileSystem, "list", slowly)
+    lake = start(settings)
+    assert listing.wait(60)
+    assert [table.name for table in public(lake).tables(CallContext())] == ["t"]
+    another = start(settings)  # which need not wait for it either
+    assert dead._staging.folder.exists()
+    go_on.set()
+    lake._recovery._thread.join(60)
+    assert not dead._staging.folder.exists()
+    assert another._staging.folder.exists()
+    assert pointer(lake).exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -25,7 +26,7 @@ from sparkport.lakehouse.mounts import network_file_system
 from sparkport.lakehouse.places import Warehouse
 from sparkport.lakehouse.pointers import Pointers, TableName
 from sparkport.lakehouse.read import Reader
-from sparkport.lakehouse.recovery import JournalledFiles, recover
+from sparkport.lakehouse.recovery import JournalledFiles, Recovery, recover
 from sparkport.lakehouse.rest import RestPointers
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.snapshot import VersionLoader
@@ -85,7 +86,8 @@ class Lakehouse:
             settings=transactions,
             direct_reads=settings.direct_reads,
         )
-        recover(files, self.engine.pointers, self._staging, ledger=self._ledger, warehouse=self.engine.warehouse)
+        self._recovery = Recovery(self._recover)
+        self._recovery.start()
         self.catalog = LakehouseCatalog(self.engine, warehouse=settings.warehouse_path, default_schema=default_schema)
 
         self.maintenance = Maintenance(self.engine, self._reader, maintenance)
@@ -96,6 +98,17 @@ class Lakehouse:
                 ready=lambda: self.spark.state is SparkState.READY,
                 dropped=self._dropped_folders() if maintenance.dropped_seconds > 0 else None,
             )
+
+    def _recover(self, stopping: threading.Event) -> None:
+        engine = self.engine
+        recover(
+            engine.files,
+            engine.pointers,
+            self._staging,
+            ledger=self._ledger,
+            warehouse=engine.warehouse,
+            stopping=stopping,
+        )
 
     def _pointers(self, files: FileSystem) -> Pointers:
         name, mode = self.settings.catalog_name, self.settings.file_mode
@@ -145,6 +158,7 @@ class Lakehouse:
 
     def stop(self) -> None:
         """Safe to repeat."""
+        self._recovery.stop()
         if self._upkeep is not None:
             self._upkeep.stop()
         if self._owns_spark:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Collection, Iterable, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterable, Sequence
 
-from sparkport.errors import SparkportError
+from sparkport.errors import SparkportError, Unavailable
 from sparkport.lakehouse.apply import BRANCH, drop_branches
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.ledger import Ledger
@@ -22,11 +23,14 @@ from sparkport.lakehouse.places import Warehouse, is_metadata_file, true_path
 from sparkport.lakehouse.pointers import Pointers
 from sparkport.lakehouse.staging import Noted, Staging
 
-__all__ = ["JournalledFiles", "recover"]
+__all__ = ["JournalledFiles", "Recovery", "recover"]
 
 logger = logging.getLogger(__name__)
 
 _METADATA = ".metadata.json"
+
+_FIRST_SECONDS = 10.0
+"""How long a server waits for it before it listens. Folders in a store can take much longer to be listed."""
 
 
 class JournalledFiles(FileSystem):
@@ -47,7 +51,44 @@ class JournalledFiles(FileSystem):
                 self._staging.note_published(path)
 
 
-def recover(files: FileSystem, pointers: Pointers, staging: Staging, *, ledger: Ledger, warehouse: Warehouse) -> None:
+class Recovery:
+    """Runs what cleans up after dead servers. What they left is in nobody's way, so nobody need wait for it."""
+
+    def __init__(self, work: Callable[[threading.Event], None]) -> None:
+        """``work`` is given what tells it to stop."""
+        self._work = work
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sparkport-recovery", daemon=True)
+
+    def start(self) -> None:
+        """Begin, and wait for the end only for a while."""
+        self._thread.start()
+        self._thread.join(_FIRST_SECONDS)
+        if self._thread.is_alive():
+            logger.info("what dead servers have left is removed in the background")
+
+    def stop(self) -> None:
+        """What is left is for the next server. Safe to repeat."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(30)
+
+    def _run(self) -> None:
+        try:
+            self._work(self._stopping)
+        except Exception:
+            logger.exception("what dead servers have left was not removed")
+
+
+def recover(
+    files: FileSystem,
+    pointers: Pointers,
+    staging: Staging,
+    *,
+    ledger: Ledger,
+    warehouse: Warehouse,
+    stopping: threading.Event | None = None,
+) -> None:
     """Clean up after servers that are dead. What cannot be cleaned up is in nobody's way: the server starts anyhow."""
 
     def forget(server: str, written: list[Noted]) -> None:
@@ -58,11 +99,15 @@ def recover(files: FileSystem, pointers: Pointers, staging: Staging, *, ledger: 
         places = {table: _true_folder(location) for table, location in current.items()}
         users = _by_folder(pointers.registered()) if written else {}
         folders = {_true_folder(noted.location) for noted in written} - {None}
-        lists = {folder: _listed(files, folder) for folder in folders if folder is not None}
+        lists: dict[str, list[str]] = {}
         for noted in written:
+            if stopping is not None and stopping.is_set():
+                raise Unavailable("this server is stopped")
             folder = _true_folder(noted.location)
             if folder is None or not is_metadata_file(noted.location) or warehouse.inside(noted.location) is None:
                 continue
+            if folder not in lists:
+                lists[folder] = _listed(files, folder)
             _remove_halves(files, noted.location, lists[folder])
             if (
                 pointers.has_fence

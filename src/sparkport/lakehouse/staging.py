@@ -122,6 +122,7 @@ _OLD_JOURNAL = "metadata.txt"
 """What earlier versions wrote, one address in a line: it cannot be told from a name with a line's end in it, so that
 nothing is done by it. Files that such a server left are removed by maintenance."""
 _CATALOG = "catalog.txt"
+_OWNER = "owner.lock"
 _JOURNAL_LINES = 4_096
 _JOURNAL_KEPT = 512
 
@@ -153,7 +154,7 @@ class Staging:
             with self._alone():
                 mode.make_folder(self.folder)
                 (self.folder / _CATALOG).write_text(catalog)
-                self._lock: IO[str] = (self.folder / "owner.lock").open("w")
+                self._lock: IO[str] = (self.folder / _OWNER).open("w")
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._lock.write(str(os.getpid()))
                 self._lock.flush()
@@ -195,21 +196,31 @@ class Staging:
     def clean(self, forget: Callable[[str, list[Noted]], None]) -> None:
         """Remove what servers of the same catalog that are no more have left.
 
-        ``forget`` is given their names and what they noted last. What it fails for is left for the next time.
+        ``forget`` is given their names and what they noted last. What it fails for is left for the next time. It may
+        take its time: other servers start meanwhile, and take a folder that is looked at for one with an owner.
         """
-        with _disk_errors(), self._alone():
+        with _disk_errors():
+            for other, lock in self._claimed():
+                with lock:
+                    logger.info("removing what a dead server staged in %s", other)
+                    try:
+                        forget(other.name, _noted(other / _JOURNAL))
+                    except SparkportError as exc:
+                        logger.warning("what a dead server has left is not removed yet: %s", exc)
+                        continue
+                    _remove(other)
+
+    def _claimed(self) -> list[tuple[Path, IO[str]]]:
+        """The folders of dead servers, with their locks, which we hold from now on."""
+        found: list[tuple[Path, IO[str]]] = []
+        with self._alone():
             for other in sorted(self._root.iterdir()):
-                if other == self.folder or not _OWN.fullmatch(other.name) or _is_owned(other):
+                if other == self.folder or not _OWN.fullmatch(other.name) or not self._is_of_same_catalog(other):
                     continue
-                if not self._is_of_same_catalog(other):
-                    continue
-                logger.info("removing what a dead server staged in %s", other)
-                try:
-                    forget(other.name, _noted(other / _JOURNAL))
-                except SparkportError as exc:
-                    logger.warning("what a dead server has left is not removed yet: %s", exc)
-                    continue
-                shutil.rmtree(other, ignore_errors=True)
+                lock = _owned(other)
+                if lock is not None:
+                    found.append((other, lock))
+        return found
 
     def _is_of_same_catalog(self, folder: Path) -> bool:
         try:
@@ -240,12 +251,26 @@ def _noted(journal: Path) -> list[Noted]:
     return [Noted(location, published) for location, published in found.items()]
 
 
-def _is_owned(folder: Path) -> bool:
+def _owned(folder: Path) -> IO[str] | None:
+    """The lock of a folder that has no owner, and is ours now; None if there is one."""
     try:
-        with (folder / "owner.lock").open("r+") as held:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
+        lock = (folder / _OWNER).open("a")
+    except OSError:  # gone already
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        return True
-    return False
+        lock.close()
+        return None
+    return lock
+
+
+def _remove(folder: Path) -> None:
+    """The lock at the end: until then it is not taken for a folder without an owner."""
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name != _OWNER:
+                path.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
