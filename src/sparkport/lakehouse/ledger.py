@@ -20,7 +20,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from sparkport.catalog.transaction import Isolation, OpenTransaction, TransactionState
@@ -45,6 +44,7 @@ from sparkport.lakehouse.ledger_rows import (
     SELECT,
     TABLES,
     UNKNOWN,
+    Recorded,
     Row,
     as_row,
 )
@@ -63,21 +63,6 @@ _BEATS_PER_CLEANING = 60
 _IDS_AT_ONCE = 500
 _LONG_DEAD = 60
 """A server's row is kept for so many times the seconds after which it counts as dead: it says when that was."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
-    """A transaction as the database has it. ``here`` is one of this server's, ``alive`` one whose server is alive."""
-
-    id: str
-    state: TransactionState
-    server: str
-    here: bool
-    alive: bool
-    owner: str
-    isolation: Isolation
-    begun: datetime
-    tables: tuple[tuple[str, str], ...]
 
 
 class Ledger:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
+
+from sparkport.catalog.transaction import Isolation, TransactionState
 
 __all__ = [
     "ABORTED",
@@ -15,6 +18,7 @@ __all__ = [
     "INDEX",
     "OPEN",
     "PUBLISHING",
+    "Recorded",
     "Row",
     "SELECT",
     "TABLES",
@@ -67,6 +71,21 @@ class Row:
     ended: float | None
     here: bool
     alive: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """A transaction as the database has it. ``here`` is one of this server's, ``alive`` one whose server is alive."""
+
+    id: str
+    state: TransactionState
+    server: str
+    here: bool
+    alive: bool
+    owner: str
+    isolation: Isolation
+    begun: datetime
+    tables: tuple[tuple[str, str], ...]
 
 
 def as_row(values: tuple[Any, ...], server: str, since: float) -> Row:
