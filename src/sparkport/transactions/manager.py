@@ -176,8 +176,8 @@ class Transactions(TransactionManager, Generic[S]):
         self._end(transaction_id, TransactionState.ABORTED)
 
     def failed(self, transaction_id: str) -> None:
-        with contextlib.suppress(InDoubt):  # it stays open until somebody can tell
-            self._abandon(transaction_id)
+        with contextlib.suppress(InDoubt, TransactionNotActive):  # it stays open, or was committed after all
+            self._end(transaction_id, TransactionState.ABORTED)
 
     def status(self, transaction_id: str) -> TransactionState | None:
         self.expire()
@@ -302,17 +302,13 @@ class Transactions(TransactionManager, Generic[S]):
 
     # Parts of them
 
-    def _abandon(self, transaction_id: str) -> None:
-        """Roll back what has failed; that a statement was committed after all is no error here."""
-        with contextlib.suppress(TransactionNotActive):
-            self._end(transaction_id, TransactionState.ABORTED)
-
     def _resolve(self, transaction_id: str) -> None:
         """End an auto-commit transaction of whose statement nobody knew whether it was committed; or raise InDoubt."""
         with self._lock:
             transaction = self._auto.get(transaction_id)
         if transaction is not None and transaction.in_doubt:
-            self._abandon(transaction_id)
+            with contextlib.suppress(TransactionNotActive):  # it was committed
+                self._end(transaction_id, TransactionState.ABORTED)
 
     def _find(self, transaction_id: str, *, use: bool = False) -> Transaction[S]:
         """An open transaction. Its use begins under the same lock, or it could be let go in between."""
