@@ -29,6 +29,7 @@ from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.ledger import Ledger
 from sparkport.lakehouse.metadata_files import write_metadata
 from sparkport.lakehouse.pointers import Cut, Edit, Move, Moved, OutcomeUnknown, Pointers, TableName
+from sparkport.lakehouse.statement_records import STATEMENTS_TABLE
 
 __all__ = ["SqlPointers"]
 
@@ -44,9 +45,7 @@ _TABLES = (
         property_value VARCHAR(1000), PRIMARY KEY (catalog_name, namespace, property_key))""",
     """CREATE TABLE IF NOT EXISTS sparkport_meta (
         catalog_name VARCHAR(255) NOT NULL PRIMARY KEY, schema_version INTEGER NOT NULL)""",
-    """CREATE TABLE IF NOT EXISTS sparkport_statements (
-        catalog_name VARCHAR(255) NOT NULL, statement VARCHAR(255) NOT NULL, changed BIGINT NOT NULL,
-        committed_at DOUBLE PRECISION NOT NULL, PRIMARY KEY (catalog_name, statement))""",
+    STATEMENTS_TABLE,
     """CREATE TABLE IF NOT EXISTS sparkport_fences (
         catalog_name VARCHAR(255) NOT NULL, server VARCHAR(255) NOT NULL, PRIMARY KEY (catalog_name, server))""",
 )
