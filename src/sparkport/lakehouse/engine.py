@@ -16,7 +16,6 @@ from sparkport.errors import (
     ResourceExhausted,
     SparkportError,
     TransactionNotActive,
-    Unavailable,
 )
 from sparkport.lakehouse.apply import Applier
 from sparkport.lakehouse.cache import BoundedCache
@@ -383,7 +382,7 @@ class LakeEngine:
             return TransactionState.ABORTED
         try:
             return TransactionState.COMMITTED if unknown.settle() else TransactionState.ABORTED
-        except Unavailable as exc:
+        except SparkportError as exc:  # whatever it is: nobody knows more than before
             raise InDoubt(transaction.id, auto_commit=True) from exc
 
     def discard(self, transaction: Transaction[LakeView]) -> None:

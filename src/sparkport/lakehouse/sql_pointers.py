@@ -19,6 +19,7 @@ from sparkport.errors import (
     FailedPrecondition,
     InternalError,
     SchemaNotFound,
+    SparkportError,
     TableNotFound,
     TransactionNotActive,
     Unavailable,
@@ -281,7 +282,7 @@ class SqlPointers(Pointers):
         while True:
             try:
                 return self._settle(attempt)
-            except Unavailable:
+            except SparkportError:  # a disk that is full, too, tells nothing of the commit
                 if time.monotonic() > end:
                     raise OutcomeUnknown(
                         "the catalog's database gave no answer to a commit, and does not tell what became of it",

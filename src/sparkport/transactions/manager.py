@@ -357,7 +357,8 @@ class Transactions(TransactionManager, Generic[S]):
             if transaction.ended:
                 self._check_repeat(transaction.id, transaction.status, wanted)
                 return
-            if wanted is TransactionState.ABORTED:
+            doubtful = transaction.auto_commit and transaction.in_doubt  # its statement may have ended either way
+            if wanted is TransactionState.ABORTED or doubtful:
                 state = self._engine.abort(transaction)
                 self._finish(transaction, state)
                 self._check_repeat(transaction.id, state, wanted)

@@ -14,9 +14,10 @@ from tests.support.lakehouse import Lake
 from sparkport.catalog import CallContext, ScanRequest
 from sparkport.catalog.statement import Change, StatementRequest
 from sparkport.catalog.transaction import Isolation, TransactionState
-from sparkport.errors import SparkportError, TransactionNotActive
+from sparkport.errors import ResourceExhausted, SparkportError, TransactionNotActive
 from sparkport.lakehouse.commit import Committer, Pending
 from sparkport.lakehouse.open import Lakehouse
+from sparkport.lakehouse.pointers import OutcomeUnknown
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.spark import SparkServer
 from sparkport.transactions.manager import InDoubt, Transaction
@@ -144,3 +145,34 @@ def test_one_that_waits_for_two_tables_is_not_passed_over_by_later_ones() -> Non
     assert committer._may_go(both)
     assert [member.id for member in committer._gather(both)] == ["both", "later"]
     committer.close()
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_a_commit_does_not_make_a_statement_in_doubt_committed(lake: Lake, made: bool) -> None:
+    """It may come while the statement still waits for the catalog's answer."""
+    manager = lake.opened.engine.transactions
+    ctx = begin(lake, auto_commit=True)
+    transaction = manager.enter(ctx.transaction_id or "")
+    transaction.in_doubt, transaction.state.unknown = True, OutcomeUnknown("no answer", lambda: made)
+    manager.leave(transaction)
+    if made:
+        manager.commit(transaction.id)
+    else:
+        with pytest.raises(TransactionNotActive):
+            manager.commit(transaction.id)
+    assert manager.status(transaction.id) is (TransactionState.COMMITTED if made else TransactionState.ABORTED)
+
+
+def test_one_that_cannot_be_settled_is_in_nobodys_way(lake: Lake) -> None:
+    def full() -> bool:
+        raise ResourceExhausted("the disk of the catalog's database is full")
+
+    manager = lake.opened.engine.transactions
+    ctx = begin(lake, auto_commit=True)
+    transaction = manager.enter(ctx.transaction_id or "")
+    transaction.in_doubt, transaction.state.unknown = True, OutcomeUnknown("no answer", full)
+    manager.leave(transaction)
+    transaction.last_used = 0.0
+    begin(lake, auto_commit=True)
+    with pytest.raises(InDoubt):
+        manager.status(transaction.id)
