@@ -32,6 +32,7 @@ from sparkport.lakehouse.faults import fault
 from sparkport.lakehouse.lineage import NO_IDS, Ids, Lineage, ascending, changed_since, positions_in
 from sparkport.lakehouse.pointers import Moved, Pointers, TableName
 from sparkport.lakehouse.snapshot import TableVersion
+from sparkport.lakehouse.staged import LeftInTheOpen
 from sparkport.lakehouse.writer import Writers
 
 __all__ = ["Committer", "Pending"]
@@ -162,7 +163,8 @@ class Committer:
                 _Group(group, self._pointers, self._applier, self._current, self._pool).run()
         except BaseException as exc:
             left = [member for member in group if not member.done]
-            if isinstance(exc, Exception) and not isinstance(exc, Unavailable) and len(left) > 1:
+            again = isinstance(exc, Exception) and not isinstance(exc, (Unavailable, LeftInTheOpen))
+            if again and len(left) > 1:
                 logger.info("a transaction of a group of %d failed; each is tried alone", len(left))
                 for member in left:
                     self._commit_group([member])

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
-from sparkport.errors import InternalError, TableNotFound
+from sparkport.errors import InternalError, TableNotFound, Unavailable
 from sparkport.lakehouse.columns import essence
 from sparkport.lakehouse.edits import clear_main, move_main, set_properties
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.metadata import Snapshot, TableMetadata, load
-from sparkport.lakehouse.pointers import Edit, Moved, Pointers, TableName
+from sparkport.lakehouse.pointers import Edit, Moved, OutcomeUnknown, Pointers, TableName
 
 __all__ = [
+    "LeftInTheOpen",
     "allow_staging",
     "append_staged",
     "can_stage",
@@ -56,8 +57,21 @@ def stageable(table: TableName, found: TableMetadata) -> Edit:
 
 def allow_staging(pointers: Pointers, table: TableName, found: TableMetadata) -> None:
     """Tell such a table to; look at it again afterwards."""
-    with contextlib.suppress(Moved):
-        pointers.commit([stageable(table, found)])
+    _change(pointers, stageable(table, found))
+
+
+def _change(pointers: Pointers, edit: Edit) -> bool:
+    """Whether a change beside the rows was made: False when somebody was quicker.
+
+    If that is not known, that says nothing of the statement that asked for it, so it is plain Unavailable.
+    """
+    try:
+        pointers.commit([edit])
+    except Moved:
+        return False
+    except OutcomeUnknown as exc:
+        raise Unavailable(exc.message) from exc
+    return True
 
 
 def marking(mark: str) -> dict[str, str]:
@@ -80,11 +94,36 @@ def in_the_open(metadata: TableMetadata, mark: str, base: int | None) -> list[Sn
     return found
 
 
+class LeftInTheOpen(InternalError):
+    """Rows of a change that failed are in the table and cannot be taken back. It MUST NOT be tried again."""
+
+    def __init__(self, table: TableName, why: str) -> None:
+        super().__init__(
+            f"table '{table[1]}': rows of a change that was not made are in the table, and {why}: "
+            f"somebody took the property {_STAGING} away meanwhile"
+        )
+
+
 def take_back(pointers: Pointers, files: FileSystem, table: TableName, mark: str, base: int | None) -> bool:
     """Put ``main`` back to where it was before such snapshots; False when there are none.
 
-    Raises InternalError when others have built upon them.
+    Raises LeftInTheOpen when that cannot be done, and OutcomeUnknown while the catalog gives no answer.
     """
+    try:
+        return _take_back(pointers, files, table, mark, base)
+    except Unavailable as exc:
+
+        def settle() -> bool:
+            try:
+                _take_back(pointers, files, table, mark, base)
+            except LeftInTheOpen:
+                return True
+            return False
+
+        raise OutcomeUnknown(exc.message, settle) from exc
+
+
+def _take_back(pointers: Pointers, files: FileSystem, table: TableName, mark: str, base: int | None) -> bool:
     while True:
         try:
             found = current_metadata(pointers, files, table)
@@ -93,18 +132,17 @@ def take_back(pointers: Pointers, files: FileSystem, table: TableName, mark: str
         ours = in_the_open(found, mark, base)
         if not ours:
             return False
-        if found.main_snapshot_id != ours[-1].id:
-            raise InternalError(
-                f"table '{table[1]}': rows of a change that was not made are in the table, and others have built upon "
-                f"them: somebody took the property {_STAGING} away meanwhile"
-            )
-        logger.warning("table '%s.%s' lost its property %s: a change is taken back and made again", *table, _STAGING)
+        newest = list(islice(found.ancestors(found.main_snapshot_id), len(ours)))
         earlier, previous = ours[0].parent_id, found.metadata_location
+        if newest[::-1] != ours:
+            raise LeftInTheOpen(table, "others have built upon them")
+        if earlier is not None and not found.has_snapshot(earlier):
+            raise LeftInTheOpen(table, "what was before them has expired")
+        logger.warning("table '%s.%s' lost its property %s: a change is taken back and made again", *table, _STAGING)
         after = clear_main(found.json, previous=previous)
         if earlier is not None:
             after = move_main(found.json, earlier, previous=previous)
-        with contextlib.suppress(Moved):
-            pointers.commit([Edit(table, found.json, after, previous)])
+        if _change(pointers, Edit(table, found.json, after, previous)):
             return True
 
 

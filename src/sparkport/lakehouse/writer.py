@@ -30,6 +30,7 @@ from sparkport.lakehouse.pointers import Edit, Moved, Pointers, TableName
 from sparkport.lakehouse.spark import LostRace, Sessions, translated
 from sparkport.lakehouse.spark_sql import quoted
 from sparkport.lakehouse.staged import (
+    LeftInTheOpen,
     allow_staging,
     append_staged,
     can_stage,
@@ -207,7 +208,7 @@ class TableWriter:
         try:
             applied = self._append(inserts)
         except BaseException as exc:
-            if len(inserts) == 1 or isinstance(exc, Unavailable):
+            if len(inserts) == 1 or isinstance(exc, (Unavailable, LeftInTheOpen)):
                 for insert in inserts:
                     if isinstance(exc, _REFUSALS):
                         with contextlib.suppress(SparkportError):
@@ -301,13 +302,19 @@ class TableWriter:
             if not same_table or len(ours) > 1 or ours[0].parent_id != base:
                 take_back(self._pointers, self._files, self._table, attempt.mark, base)
                 return None
-            check_counts(self._table, ours[0].summary, attempt.expected)
-            sync_snapshot(self._files, found.location, ours[0])
             try:
+                check_counts(self._table, ours[0].summary, attempt.expected)
+                sync_snapshot(self._files, found.location, ours[0])
                 published = self._pointers.commit([stageable(self._table, found)], attempt.statements)
             except Moved:
                 found = self._current()
                 continue
+            except Unavailable as exc:  # all can see the rows: it is done, though that is not noted
+                logger.warning("a change of '%s.%s' is not noted for a repeat: %s", *self._table, exc)
+                return Applied(found.metadata_location, attempt.statements)
+            except SparkportError:
+                take_back(self._pointers, self._files, self._table, attempt.mark, base)
+                raise
             return Applied(published[self._table], attempt.statements)
         return None
 
