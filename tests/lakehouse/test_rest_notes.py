@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from tests.lakehouse.test_rest_pointers import Lake
@@ -17,7 +19,10 @@ from sparkport.errors import AlreadyExists, FailedPrecondition, InvalidArgument,
 from sparkport.lakehouse.database import Database
 from sparkport.lakehouse.databases import open_database
 from sparkport.lakehouse.edits import set_properties
+from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.ledger import Ledger
+from sparkport.lakehouse.maintenance import Maintenance, _Run
+from sparkport.lakehouse.maintenance_plan import MaintenanceSettings
 from sparkport.lakehouse.mounts import network_file_system
 from sparkport.lakehouse.open import Lakehouse
 from sparkport.lakehouse.pointers import Edit, TableName
@@ -151,6 +156,22 @@ def test_a_stopped_commit_is_kept_in_mind_for_as_long_as_is_asked_for() -> None:
     assert staged is not None
     assert staged[0]["snapshot-id"] == 6
     assert fence_updates({"refs": {}, "snapshots": []}, ["x"]) is None
+
+
+def test_maintenance_removes_the_tag_of_a_stopped_commit_after_a_day(site: Site) -> None:
+    site.insert()
+    stopped = str(uuid.uuid4())
+    assert site.pointers.settle(stopped, [site.table]) is False
+    for hours, refs in ((1, {"main", fence_name(stopped)}), (25, {"main"})):
+        now = time.time() + hours * HOUR
+        maintenance = SimpleNamespace(
+            engine=SimpleNamespace(pointers=site.pointers, files=FileSystem()),
+            settings=MaintenanceSettings(),
+            now=lambda now=now: now,
+        )
+        _Run(cast("Maintenance", maintenance), site.table, thorough=True)._drop_fences()
+        assert set(site.lake.load(site.table)[1]["refs"]) == refs
+    assert not [name for name in site.lake.load(site.table)[1]["properties"] if stopped in name]
 
 
 # Where the database is
