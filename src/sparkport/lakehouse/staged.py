@@ -83,13 +83,14 @@ def in_the_open(metadata: TableMetadata, mark: str, base: int | None) -> list[Sn
     """Snapshots of ours that stand on ``main`` though they were to be made aside, oldest first.
 
     Spark does that when others took the table's property away, or put another table in its place, after we had looked.
-    ``base`` is where ``main`` was then.
+    ``base`` is where ``main`` was then. Others may also have published what was aside, as it is or as a copy. This MUST
+    be asked before we publish it ourselves.
     """
     found: list[Snapshot] = []
     for snapshot in metadata.ancestors(metadata.main_snapshot_id):
         if snapshot.id == base:
             break
-        if snapshot.summary.get(_MARK) == mark and "wap.id" not in snapshot.summary:  # else it has been published
+        if mark in (snapshot.summary.get(_MARK), snapshot.summary.get("published-wap-id")):
             found.insert(0, snapshot)
     return found
 

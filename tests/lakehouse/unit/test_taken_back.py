@@ -18,7 +18,7 @@ from sparkport.lakehouse.metadata import TableMetadata
 from sparkport.lakehouse.metadata_files import write_metadata
 from sparkport.lakehouse.pointers import OutcomeUnknown
 from sparkport.lakehouse.sql_pointers import SqlPointers
-from sparkport.lakehouse.staged import LeftInTheOpen, allow_staging, current_metadata, take_back
+from sparkport.lakehouse.staged import LeftInTheOpen, allow_staging, current_metadata, in_the_open, take_back
 from sparkport.lakehouse.writer import TableWriter
 
 T = ("public", "t")
@@ -183,6 +183,16 @@ def test_it_is_done_though_the_database_takes_no_note(
     on_fault("pointer.before", no_answer)
     assert landed().statements == {"statement": 1}
     assert main(pointers, files) == 2
+
+
+@pytest.mark.parametrize("summary", [{"sparkport.mark": OURS, "wap.id": OURS}, {"published-wap-id": OURS}])
+def test_what_others_have_published_of_ours_is_found_too(
+    pointers: SqlPointers, files: FileSystem, tmp_path: Path, summary: dict[str, str]
+) -> None:
+    """Else the statement would be made once more."""
+    found = dict(put(pointers, files, tmp_path, None, None).json)
+    found["snapshots"] = [found["snapshots"][0], {**found["snapshots"][1], "summary": summary}]
+    assert [snapshot.id for snapshot in in_the_open(TableMetadata(found), OURS, 1)] == [2]
 
 
 # Several at once
