@@ -81,7 +81,7 @@ CREATE TABLE lake.faults.broken (id INTEGER, CHECK (random_number(id)));
 ALTER TABLE lake.faults.users ALTER COLUMN name SET DEFAULT unknown_function();
 -- IO Error: Airport @ grpc://127.0.0.1:50051/: set_default: reading result column 'name': its default 'unknown_function()' cannot be used: the function unknown_function is not allowed in it
 ALTER TABLE lake.faults.users DROP COLUMN id;
--- IO Error: Airport @ grpc://127.0.0.1:50051/: remove_column: reading result CHECK (id > 0) cannot be evaluated: Binder Error: Referenced column "id" not found in FROM clause!
+-- IO Error: Airport @ grpc://127.0.0.1:50051/: remove_column: reading result column 'id' is needed by CHECK (id > 0): DROP … CASCADE drops the check with it
 
 -- What the client never sends.
 
