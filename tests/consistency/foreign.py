@@ -57,12 +57,11 @@ class Stranger:
         def disturb(recorder: Recorder, over: threading.Event, dice: random.Random) -> None:
             names = self._chosen({name: deed for name, deed in deeds.items() if name not in self.quiet}, dice)
             for name, table in zip(names, until(over, recorder, tables), strict=False):
-                if name == "make anew" and tables.index(table) not in self.remade:
-                    name = "roll back"
+                chosen = tables[dice.choice(self.remade)] if name == "make anew" else table
                 try:
-                    deeds[name][1](recorder, table, dice)
+                    deeds[name][1](recorder, chosen, dice)
                 except LostRace as exc:
-                    logger.info("%s of %s lost a race: %s", name, table, exc)
+                    logger.info("%s of %s lost a race: %s", name, chosen, exc)
                 else:
                     self.counts[name] = self.counts.get(name, 0) + 1
 

@@ -46,7 +46,8 @@ class Place:
 
     @cached_property
     def postgres(self) -> PostgresCluster:
-        return self.stack.enter_context(postgres_cluster())
+        """The sessions of killed servers stay in the Spark that outlives them, for an hour, with their connections."""
+        return self.stack.enter_context(postgres_cluster(connections=1_000))
 
     def spark(self, catalog: str) -> SparkServer:
         """One that outlives servers, with the driver of the catalog's database.

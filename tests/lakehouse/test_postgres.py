@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from urllib.parse import urlsplit
@@ -62,14 +62,15 @@ def self_check(database: PostgresDatabase) -> None:
         assert work.query("SELECT 1") == [(1,)]
 
 
+@pytest.mark.parametrize("fails", [FaultProxy.hold, FaultProxy.swallow], ids=["no answers", "nothing gets through"])
 def test_a_database_that_falls_silent_is_given_up_and_found_again(
-    postgres_uri: str, database: PostgresDatabase
+    postgres_uri: str, database: PostgresDatabase, fails: Callable[[FaultProxy], None]
 ) -> None:
     with FaultProxy(postgres_uri) as proxy:
         address = postgres_uri.replace(urlsplit(postgres_uri).netloc, f"sparkport@{urlsplit(proxy.location).netloc}")
         with closing(PostgresDatabase(address, patience=1)) as far:
             self_check(far)
-            proxy.hold()
+            fails(proxy)
             began = time.monotonic()
             with pytest.raises(Unavailable), far.transaction(write=True) as work:
                 work.change("INSERT INTO notes VALUES (1)")

@@ -33,7 +33,11 @@ _INSTALL = Path(__file__).parents[2] / "scripts" / "system-install"
 class PostgresCluster:
     """A server on 127.0.0.1 that trusts everybody. It can be stopped and started again, at the same address."""
 
-    def __init__(self, binaries: Path, folder: Path, account: dict[str, Any]) -> None:
+    def __init__(
+        self, binaries: Path, folder: Path, account: dict[str, Any], *, connections: int | None = None
+    ) -> None:
+        """With as many ``connections`` as a stock server has, unless told otherwise."""
+        self._options = [] if connections is None else ["-c", f"max_connections={connections}"]
         self.port = _free_port()
         self._binaries = binaries
         self._folder = folder
@@ -59,6 +63,7 @@ class PostgresCluster:
     def _start(self) -> None:
         command = [str(self._binaries / "postgres"), "-D", str(self._folder / "data"), "-h", "127.0.0.1"]
         command += ["-p", str(self.port), "-k", str(self._folder), "-F", "-c", "log_destination=stderr"]
+        command += self._options
         self._process = process = subprocess.Popen(
             self._dying_with_us(command),
             cwd=self._folder,
@@ -140,7 +145,7 @@ class PostgresCluster:
 
 
 @contextmanager
-def postgres_cluster() -> Iterator[PostgresCluster]:
+def postgres_cluster(*, connections: int | None = None) -> Iterator[PostgresCluster]:
     """Start a cluster, or skip the test with the reason why there is none."""
     pytest.importorskip("psycopg")
     binaries = _binaries() or _installed()
@@ -151,7 +156,7 @@ def postgres_cluster() -> Iterator[PostgresCluster]:
         if account:
             shutil.chown(folder, account["user"], account["group"])
         _initialise(binaries, folder, account)
-        cluster = PostgresCluster(binaries, folder, account)
+        cluster = PostgresCluster(binaries, folder, account, connections=connections)
         try:
             cluster.start()
             yield cluster
