@@ -222,3 +222,30 @@ def test_the_count_that_is_kept_of_a_serializable_delete_is_the_one_that_was_tol
         told = statement.finish()
     assert told == 1
     assert lake.opened.engine.pointers.statement("again") == 1
+
+
+# Others expire what nothing leads to yet
+
+
+def _expire(table: Handle) -> None:
+    table.sql(
+        f"CALL `{table.lake.catalog}`.system.expire_snapshots(table => 'public.{table.name}', "
+        "older_than => TIMESTAMP '2100-01-01 00:00:00', retain_last => 1)"
+    )
+
+
+def test_a_statement_whose_snapshot_others_have_expired_is_made_again(
+    table: Handle, change: tuple[Callable[[Handle, CallContext], int], int, dict[int, str]]
+) -> None:
+    do, rows, expected = change
+    with at_point("apply.after", lambda: _expire(table)):
+        assert do(table, NOBODY) == rows
+    assert by_key(table.agreed()) == expected
+
+
+def test_a_transaction_whose_snapshot_others_have_expired_is_made_again(lake: Lake, table: Handle) -> None:
+    tx = Tx(lake)
+    _update(table, tx.ctx)
+    with at_point("apply.after", lambda: _expire(table)):
+        tx.commit()
+    assert by_key(table.agreed()) == CHANGES["update"][2]

@@ -295,8 +295,6 @@ def _snapshots(metadata: TableMetadata, staged: StagedSnapshot) -> list[Mapping[
     if staged.is_branch:
         ref = metadata.refs.get(staged.mark)
         head = None if ref is None else by_id.get(ref["snapshot-id"])
-        if head is None:
-            raise InternalError(f"Spark made no snapshot of '{staged.table[1]}'")
     else:
         head = marked_snapshot(metadata, staged.table, staged.mark)
     found: list[Mapping[str, Any]] = []

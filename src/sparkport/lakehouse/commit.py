@@ -301,6 +301,7 @@ class _Group:
             for staged in self._staged.values():
                 edit = self._applier.edit(staged)
                 if edit is None:
+                    self._applier.discard(self._staged.pop(staged.table))
                     return False
                 edits.append(edit)
             ids = [member.id for member in self._members if member.recorded]

@@ -163,13 +163,14 @@ def merge_staged(session: Any, schema: str, path: str, sql: Callable[[str], str]
         session.catalog.dropTempView(view)
 
 
-def marked_snapshot(metadata: TableMetadata, table: TableName, wap_id: str) -> Mapping[str, Any]:
-    """What Spark made under this id. It makes nothing when no row was touched, which was not asked for then."""
+def marked_snapshot(metadata: TableMetadata, table: TableName, wap_id: str) -> Mapping[str, Any] | None:
+    """What Spark made aside under this id; None where others have expired it meanwhile, as nothing leads to it."""
     for snapshot in metadata.json["snapshots"]:
         if snapshot.get("summary", {}).get("wap.id") == wap_id:
             found: Mapping[str, Any] = snapshot
             return found
-    raise InternalError(f"Spark made no snapshot of '{table[1]}'")
+    logger.warning("the snapshot of a change of '%s.%s' is gone before it was published", *table)
+    return None
 
 
 def rows_and_columns(metadata: TableMetadata) -> tuple[object, ...]:

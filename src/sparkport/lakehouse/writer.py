@@ -345,7 +345,7 @@ class TableWriter:
             if rows_and_columns(found) != rows_and_columns(attempt.before):
                 return self._landed(found, attempt)
             staged = marked_snapshot(found, self._table, attempt.mark)
-            if staged.get("parent-snapshot-id") != found.main_snapshot_id:
+            if staged is None or staged.get("parent-snapshot-id") != found.main_snapshot_id:
                 return None
             check_counts(self._table, staged["summary"], attempt.expected)
             sync_snapshot(self._files, found.location, found.snapshot(staged["snapshot-id"]))
