@@ -34,7 +34,7 @@ class Stranger:
     """``closed`` is entered while a table is rewritten; ``dropping`` is told the name of a table before it is dropped.
 
     ``remade`` are the tables that may be dropped and made anew, by their places; ``keys`` those of lists, without which
-    tables are sets. ``quiet`` names what it does not do.
+    tables are sets.
     """
 
     spark: PlainSpark
@@ -42,7 +42,6 @@ class Stranger:
     remade: Sequence[int] = ()
     closed: Callable[[], AbstractContextManager[None]] = nullcontext
     dropping: Callable[[str], None] = lambda table: None
-    quiet: frozenset[str] = frozenset()
     counts: dict[str, int] = field(default_factory=dict)
 
     def on(self, tables: Sequence[str]) -> Disturbance:
@@ -55,7 +54,7 @@ class Stranger:
         }
 
         def disturb(recorder: Recorder, over: threading.Event, dice: random.Random) -> None:
-            names = self._chosen({name: deed for name, deed in deeds.items() if name not in self.quiet}, dice)
+            names = self._chosen(deeds, dice)
             for name, table in zip(names, until(over, recorder, tables), strict=False):
                 chosen = tables[dice.choice(self.remade)] if name == "make anew" else table
                 try:

@@ -173,8 +173,7 @@ def town(folder: Path, catalog_uri: str, *, spark: SparkServer) -> Iterator[Town
         yield Town(rigs, third, catalog_uri)
 
 
-def run_round(place: Town, workload: str, load: Load, *, quiet: frozenset[str] = frozenset()) -> Round:
-    """``quiet`` names deeds of the stranger's that are left out."""
+def run_round(place: Town, workload: str, load: Load) -> Round:
     for rig in place.rigs:
         rig.start()
     place.befell.clear()
@@ -188,7 +187,6 @@ def run_round(place: Town, workload: str, load: Load, *, quiet: frozenset[str] =
             remade=(3,) if lists else (2,),
             closed=nullcontext if gate is None else gate.closed,
             dropping=place.dropping,
-            quiet=quiet,
         )
         more: list[Callable[[Sequence[str]], Disturbance]] = [stranger.on, place.befalls, place.maintains]
         history = append_to_lists(engine, load, more=more) if lists else insert_and_delete(engine, load, more=more)

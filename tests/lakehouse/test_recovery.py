@@ -93,11 +93,13 @@ def lost_answer() -> Iterator[None]:
         on_fault("pointer.after", None)
         raise Unavailable("the connection is lost")
 
-    on_fault("pointer.after", lose)
+    for point in ("pointer.after", "settle.before"):
+        on_fault(point, lose)
     try:
         yield
     finally:
-        on_fault("pointer.after", None)
+        for point in ("pointer.after", "settle.before"):
+            on_fault(point, None)
 
 
 def test_a_table_whose_creation_was_not_answered_is_there(lake: Lakehouse) -> None:
