@@ -28,13 +28,13 @@ import pyarrow.parquet as pq
 
 from benchmarks.harness import Child, Result, compare, peak_memory, serving_in_child, timed
 from sparkport.client import Client, col, connect
-from sparkport.lakehouse.databases import open_database
+from sparkport.lakehouse.catalogs.databases import open_database
+from sparkport.lakehouse.catalogs.sql_pointers import SqlPointers
 from sparkport.lakehouse.files import FileSystem
-from sparkport.lakehouse.metadata import load
-from sparkport.lakehouse.plan import plan
+from sparkport.lakehouse.iceberg.metadata import load
+from sparkport.lakehouse.iceberg.plan import plan
 from sparkport.lakehouse.settings import LakehouseSettings
-from sparkport.lakehouse.spark import SparkServer
-from sparkport.lakehouse.sql_pointers import SqlPointers
+from sparkport.lakehouse.spark.server import SparkServer
 from sparkport.protocol.filter_writer import dump_filters
 from sparkport.protocol.flight import FlightEndpoint
 from sparkport.protocol.maps import pack, unpack

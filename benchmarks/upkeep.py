@@ -22,8 +22,8 @@ from sparkport.catalog.context import CallContext
 from sparkport.catalog.ddl import MutableSchema, TableDefinition
 from sparkport.catalog.scan import ScanRequest, as_scan
 from sparkport.catalog.statement import Change, ChangeableTable, StatementRequest
-from sparkport.lakehouse.metadata import load
-from sparkport.lakehouse.plan import plan
+from sparkport.lakehouse.iceberg.metadata import load
+from sparkport.lakehouse.iceberg.plan import plan
 
 __all__ = ["upkeep"]
 

@@ -56,6 +56,20 @@ ALLOWED: dict[str, frozenset[str]] = {
     "__main__": frozenset({"cli"}),
 }
 
+# The rooms of the lakehouse, each with those that it may use. Modules beside them are leaves, which use none, or the
+# front door, which knows them all.
+ROOMS: dict[str, frozenset[str]] = {
+    "iceberg": frozenset(),
+    "columns": frozenset({"iceberg"}),
+    "spark": frozenset({"iceberg"}),
+    "catalogs": frozenset({"iceberg"}),
+    "scan": frozenset({"iceberg", "columns", "spark"}),
+    "write": frozenset({"iceberg", "columns", "spark", "catalogs", "scan"}),
+    "tables": frozenset({"iceberg", "columns", "spark", "catalogs", "scan", "write"}),
+    "upkeep": frozenset({"iceberg", "columns", "spark", "catalogs", "scan", "write", "tables"}),
+}
+FRONT_DOOR = frozenset({"lakehouse", "demo", "actions"})
+
 # Modules that are stricter than their unit.
 ALLOWED_TO_MODULE: dict[str, frozenset[str]] = {"auth.identity": frozenset()}
 
@@ -256,6 +270,12 @@ def test_the_rules_name_only_units_that_have_rules_and_have_no_cycle() -> None:
     assert cycles(graph) == []
 
 
+def test_the_rooms_of_the_lakehouse_have_no_cycle() -> None:
+    assert cycles({room: set(allowed) for room, allowed in ROOMS.items()}) == []
+    packages = {path.parent.name for path in (SOURCE / "lakehouse").glob("*/__init__.py")}
+    assert packages == set(ROOMS)
+
+
 def test_only_app_may_know_every_layer() -> None:
     assert [unit for unit, allowed in ALLOWED.items() if allowed >= LAYERS] == ["app"]
     assert [unit for unit, allowed in ALLOWED.items() if "wire" in allowed] == ["app"]
@@ -267,6 +287,23 @@ def test_imports_point_down_only(module: str) -> None:
         f"{MODULES[module].name}:{found.line}: {inside(module)} must not import {found.target}"
         for found in imports_of(module)
         if is_ours(found.target) and not is_allowed(module, found.target)
+    ]
+    assert wrong == []
+
+
+def room_of(module: str) -> str:
+    """``sparkport.lakehouse.scan.read`` → ``scan``; the module's own name where it is in none."""
+    return inside(module).split(".")[1] if module.count(".") > 1 else ""
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if unit_of(name) == "lakehouse"])
+def test_rooms_of_the_lakehouse_use_only_what_they_may(module: str) -> None:
+    room = room_of(module)
+    allowed = ROOMS.keys() | FRONT_DOOR if room in FRONT_DOOR else ROOMS.get(room, frozenset()) | {room}
+    wrong = [
+        f"{MODULES[module].name}:{found.line}: {inside(module)} must not import {found.target}"
+        for found in imports_of(module)
+        if unit_of(found.target) == "lakehouse" and room_of(found.target) in (ROOMS.keys() | FRONT_DOOR) - allowed
     ]
     assert wrong == []
 

@@ -11,11 +11,11 @@ from sparkport.catalog.model import Catalog
 from sparkport.handlers.directory import Directory
 from sparkport.handlers.service import ActionFunction, CustomAction, Handlers
 from sparkport.lakehouse.actions import LakehouseActions
-from sparkport.lakehouse.maintenance_plan import MaintenanceSettings
+from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.modes import FileMode
-from sparkport.lakehouse.open import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
-from sparkport.lakehouse.spark import SparkState
+from sparkport.lakehouse.spark.server import SparkState
+from sparkport.lakehouse.upkeep.maintenance_plan import MaintenanceSettings
 from sparkport.transactions.manager import TransactionSettings
 from sparkport.wire.gate import Gate
 from sparkport.wire.limits import Limits

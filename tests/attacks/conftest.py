@@ -8,7 +8,7 @@ import pytest
 from tests.support.lakehouse import lakehouse
 
 from sparkport.catalog.ddl import MutableCatalog
-from sparkport.lakehouse.open import Lakehouse
+from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.memory import MemoryCatalog
 
 

@@ -17,7 +17,7 @@ from sparkport.app import CustomAction
 from sparkport.catalog import CallContext
 from sparkport.client import connect
 from sparkport.errors import InternalError, InvalidArgument, NotFound, SparkportError, Unavailable
-from sparkport.lakehouse.spark_errors import translated
+from sparkport.lakehouse.spark.errors import translated
 from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
 from sparkport.wire.status import translate

@@ -17,11 +17,11 @@ from sparkport.catalog import isolated
 from sparkport.catalog.ddl import MutableCatalog
 from sparkport.client import Client, connect
 from sparkport.errors import ConstraintViolation, InvalidArgument, ResourceExhausted, SparkportError
-from sparkport.lakehouse.columns import CHECKS
-from sparkport.lakehouse.columns import COLUMNS as NOTES
-from sparkport.lakehouse.edits import set_properties
-from sparkport.lakehouse.open import Lakehouse
-from sparkport.lakehouse.pointers import Edit
+from sparkport.lakehouse.catalogs.pointers import Edit
+from sparkport.lakehouse.columns.columns import CHECKS
+from sparkport.lakehouse.columns.columns import COLUMNS as NOTES
+from sparkport.lakehouse.iceberg.edits import set_properties
+from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.testing import serving
 
 PAIR = pa.struct([("a", pa.int64())])

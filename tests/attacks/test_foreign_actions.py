@@ -12,7 +12,7 @@ from tests.attacks.callers import TOKENS, Caller, attach, create, guarded, rules
 from tests.support.duckdb_client import AirportError
 
 from sparkport.app import CustomAction, Server, lakehouse_actions
-from sparkport.lakehouse.open import Lakehouse
+from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
 

@@ -20,7 +20,7 @@ from sparkport.auth import RuleAuthorizer
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.ddl import MutableCatalog, MutableSchema, OnConflict, TableDefinition
 from sparkport.catalog.statement import ChangeableTable
-from sparkport.lakehouse.open import Lakehouse
+from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.protocol.targets import Kind, Target, Ticket
 
 ROWS = pa.table({"n": pa.array(range(5), pa.int64())})

@@ -15,7 +15,7 @@ from tests.support.flight_rpc import AirportError, Connection
 from sparkport.app import Server
 from sparkport.catalog.ddl import MutableCatalog
 from sparkport.errors import InvalidArgument
-from sparkport.lakehouse.open import Lakehouse
+from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.testing import serving
 
 STRUCT = pa.struct([("_row_id", pa.int64()), ("row_id", pa.int64()), ("c0", pa.string()), ("changes", pa.int64())])

@@ -19,7 +19,7 @@ from sparkport.app import Server
 from sparkport.catalog.ddl import MutableCatalog
 from sparkport.client import Client, connect
 from sparkport.errors import InvalidArgument, NotFound
-from sparkport.lakehouse.open import Lakehouse
+from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving

@@ -14,17 +14,17 @@ import pytest
 
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.ddl import MutableSchema, TableDefinition
-from sparkport.lakehouse.databases import open_database
-from sparkport.lakehouse.dropped import DroppedFolders
-from sparkport.lakehouse.edits import new_table
+from sparkport.lakehouse.catalogs.databases import open_database
+from sparkport.lakehouse.catalogs.sql_pointers import SqlPointers
 from sparkport.lakehouse.files import FileSystem
-from sparkport.lakehouse.maintenance import Maintenance
-from sparkport.lakehouse.maintenance_plan import MaintenanceSettings
-from sparkport.lakehouse.metadata_files import write_metadata
-from sparkport.lakehouse.open import Lakehouse
+from sparkport.lakehouse.iceberg.edits import new_table
+from sparkport.lakehouse.iceberg.metadata_files import write_metadata
+from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.places import Warehouse, new_folder
 from sparkport.lakehouse.settings import LakehouseSettings
-from sparkport.lakehouse.sql_pointers import SqlPointers
+from sparkport.lakehouse.upkeep.dropped import DroppedFolders
+from sparkport.lakehouse.upkeep.maintenance import Maintenance
+from sparkport.lakehouse.upkeep.maintenance_plan import MaintenanceSettings
 
 COLUMNS = pa.schema([("id", pa.int64())])
 FIELDS = [{"id": 1, "name": "id", "type": "long", "required": False}]

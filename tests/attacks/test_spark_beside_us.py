@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from sparkport.lakehouse.settings import LakehouseSettings
-from sparkport.lakehouse.spark import SparkServer
-from sparkport.lakehouse.spark_command import spark_environment
+from sparkport.lakehouse.spark.command import spark_environment
+from sparkport.lakehouse.spark.server import SparkServer
 
 pytestmark = pytest.mark.timeout(300)
 

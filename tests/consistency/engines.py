@@ -19,8 +19,8 @@ from sparkport.catalog.model import Catalog
 from sparkport.catalog.transaction import Isolation
 from sparkport.client import Client, connect
 from sparkport.errors import Code, Unsupported
-from sparkport.lakehouse.maintenance import Maintenance
-from sparkport.lakehouse.maintenance_plan import MaintenanceSettings
+from sparkport.lakehouse.upkeep.maintenance import Maintenance
+from sparkport.lakehouse.upkeep.maintenance_plan import MaintenanceSettings
 from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
 

@@ -34,10 +34,10 @@ from tests.support.plain_spark import PlainSpark
 from sparkport.catalog.transaction import Isolation
 from sparkport.errors import Code, InternalError, Unavailable
 from sparkport.lakehouse.faults import POINTS, Fault
-from sparkport.lakehouse.maintenance import STEPS, Maintenance
-from sparkport.lakehouse.open import Lakehouse
+from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
-from sparkport.lakehouse.spark import SparkServer
+from sparkport.lakehouse.spark.server import SparkServer
+from sparkport.lakehouse.upkeep.maintenance import STEPS, Maintenance
 
 __all__ = ["Round", "Town", "WORKLOADS", "run_round", "town"]
 

@@ -27,8 +27,8 @@ from sparkport.catalog.ddl import MutableCatalog, MutableSchema, TableDefinition
 from sparkport.catalog.scan import ScanRequest, as_scan
 from sparkport.catalog.statement import ChangeableTable
 from sparkport.errors import TransactionNotActive
-from sparkport.lakehouse.open import Lakehouse
-from sparkport.lakehouse.sql_pointers import SqlPointers
+from sparkport.lakehouse.catalogs.sql_pointers import SqlPointers
+from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
 from sparkport.transactions.manager import TransactionSettings

@@ -25,7 +25,7 @@ from tests.contract.own_tables import (
 from tests.support.flight_rpc import AirportError, Connection, batch_messages
 from tests.support.lockstep import Exchange, MessageExchange
 
-from sparkport.lakehouse.statement import LakeStatement
+from sparkport.lakehouse.tables.statement import LakeStatement
 from sparkport.memory.statement import MemoryStatement
 from sparkport.transactions.manager import Transactions
 

@@ -17,7 +17,7 @@ from tests.faults.transactions import TRANSACTIONS, run_transaction
 from tests.support.postgres import PostgresCluster, postgres_cluster
 
 from sparkport.lakehouse.settings import LakehouseSettings
-from sparkport.lakehouse.spark import SparkServer
+from sparkport.lakehouse.spark.server import SparkServer
 
 __all__ = ["Database", "Faults", "HeldCommits", "Item", "Part", "Place"]
 

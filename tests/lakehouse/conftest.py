@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.support.lakehouse import Lake, lakehouse
 
-from sparkport.lakehouse.database import Database
-from sparkport.lakehouse.databases import open_database
-from sparkport.lakehouse.sql_pointers import SqlPointers
+from sparkport.lakehouse.catalogs.database import Database
+from sparkport.lakehouse.catalogs.databases import open_database
+from sparkport.lakehouse.catalogs.sql_pointers import SqlPointers
 
 
 @pytest.fixture(scope="module")

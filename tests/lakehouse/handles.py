@@ -11,8 +11,8 @@ from tests.support.lakehouse import Lake
 
 from sparkport.catalog import ROW_ID, AsOf, AsOfUnit, CallContext, DMLOptions, DMLResult, ScanRequest, as_scan
 from sparkport.catalog.ddl import Alteration, MutableSchema, TableDefinition
-from sparkport.lakehouse.numbers import number_of
-from sparkport.lakehouse.table import LakeTable
+from sparkport.lakehouse.iceberg.numbers import number_of
+from sparkport.lakehouse.tables.table import LakeTable
 
 __all__ = ["Handle", "Rows", "create", "main_of", "version"]
 

@@ -13,12 +13,12 @@ from sparkport.catalog.context import CallContext
 from sparkport.catalog.ddl import MutableSchema, OnConflict, TableDefinition
 from sparkport.catalog.scan import AsOf, ScanRequest, as_scan
 from sparkport.catalog.statement import Change, ChangeableTable, StatementRequest
-from sparkport.lakehouse.maintenance import Maintenance
-from sparkport.lakehouse.maintenance_plan import MaintenanceSettings
-from sparkport.lakehouse.metadata import TableMetadata, load
-from sparkport.lakehouse.numbers import number_of
-from sparkport.lakehouse.open import Lakehouse
-from sparkport.lakehouse.plan import plan
+from sparkport.lakehouse.iceberg.metadata import TableMetadata, load
+from sparkport.lakehouse.iceberg.numbers import number_of
+from sparkport.lakehouse.iceberg.plan import plan
+from sparkport.lakehouse.lakehouse import Lakehouse
+from sparkport.lakehouse.upkeep.maintenance import Maintenance
+from sparkport.lakehouse.upkeep.maintenance_plan import MaintenanceSettings
 
 __all__ = ["AT_ONCE", "NAME", "Rig", "SCHEMA", "busy"]
 

@@ -11,9 +11,9 @@ import pytest
 from tests.support.spark_cluster import LOOPBACK, ready_or_skip, spark_cluster
 
 from sparkport.client import Client, connect
-from sparkport.lakehouse.open import Lakehouse
+from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
-from sparkport.lakehouse.spark import SparkServer, SparkState
+from sparkport.lakehouse.spark.server import SparkServer, SparkState
 from sparkport.testing import serving
 
 pytestmark = pytest.mark.timeout(300)  # the first start of all downloads jars
@@ -93,7 +93,7 @@ def test_a_connect_server_that_runs_already_is_given_the_catalog_and_left_runnin
 
 
 def test_a_driver_for_executors_elsewhere_is_not_hidden_on_loopback() -> None:
-    from sparkport.lakehouse.spark_command import spark_command
+    from sparkport.lakehouse.spark.command import spark_command
 
     with spark_command(LakehouseSettings(spark="spark://head:7077"), 1234, token="x", jars=[]) as command:
         assert not any("spark.driver" in part for part in command)

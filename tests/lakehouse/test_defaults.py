@@ -25,7 +25,7 @@ from sparkport.catalog.ddl import (
 from sparkport.catalog.defaults import default_of
 from sparkport.catalog.predicates import Predicate, col
 from sparkport.errors import Unsupported
-from sparkport.lakehouse.defaults import INITIAL, WRITE
+from sparkport.lakehouse.columns.defaults import INITIAL, WRITE
 
 PAIR = pa.struct([("a", pa.int32())])
 ROWS = pa.table(

@@ -15,19 +15,20 @@ from tests.support.s3 import object_store
 
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.ddl import MutableSchema, TableDefinition
-from sparkport.lakehouse.database import Database
-from sparkport.lakehouse.databases import open_database
-from sparkport.lakehouse.dropped import DroppedFolders
-from sparkport.lakehouse.edits import new_table, set_properties
+from sparkport.lakehouse.catalogs.database import Database
+from sparkport.lakehouse.catalogs.databases import open_database
+from sparkport.lakehouse.catalogs.pointers import Edit
+from sparkport.lakehouse.catalogs.sql_pointers import SqlPointers
 from sparkport.lakehouse.files import FileSystem
-from sparkport.lakehouse.maintenance_plan import MaintenanceSettings
-from sparkport.lakehouse.metadata import load
-from sparkport.lakehouse.metadata_files import write_metadata
-from sparkport.lakehouse.open import Lakehouse
-from sparkport.lakehouse.pointers import Edit, TableName
+from sparkport.lakehouse.iceberg.edits import new_table, set_properties
+from sparkport.lakehouse.iceberg.metadata import load
+from sparkport.lakehouse.iceberg.metadata_files import write_metadata
+from sparkport.lakehouse.lakehouse import Lakehouse
+from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.settings import LakehouseSettings
-from sparkport.lakehouse.spark import SparkServer
-from sparkport.lakehouse.sql_pointers import SqlPointers
+from sparkport.lakehouse.spark.server import SparkServer
+from sparkport.lakehouse.upkeep.dropped import DroppedFolders
+from sparkport.lakehouse.upkeep.maintenance_plan import MaintenanceSettings
 
 pytest_plugins = ["tests.support.services"]
 

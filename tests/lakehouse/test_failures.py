@@ -20,11 +20,11 @@ from tests.support.postgres import PostgresCluster
 from sparkport.catalog.statement import Change
 from sparkport.client import Client, connect
 from sparkport.errors import Conflict, InternalError, PermissionDenied, ResourceExhausted, SparkportError, Unavailable
-from sparkport.lakehouse.duck import DuckDB
 from sparkport.lakehouse.faults import on_fault
-from sparkport.lakehouse.open import Lakehouse
+from sparkport.lakehouse.lakehouse import Lakehouse
+from sparkport.lakehouse.scan.duck import DuckDB
 from sparkport.lakehouse.settings import LakehouseSettings
-from sparkport.lakehouse.staging import Noted, Staging
+from sparkport.lakehouse.spark.staging import Noted, Staging
 from sparkport.testing import serving
 
 pytest_plugins = ["tests.support.services"]

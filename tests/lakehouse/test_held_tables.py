@@ -12,12 +12,13 @@ import pytest
 from tests.support.lakehouse import impatient_database
 
 from sparkport.errors import InternalError, TransactionNotActive, Unavailable
-from sparkport.lakehouse.database import Database
-from sparkport.lakehouse.edits import new_table
+from sparkport.lakehouse.catalogs.database import Database
+from sparkport.lakehouse.catalogs.ledger import Ledger
+from sparkport.lakehouse.catalogs.pointers import Edit, Move, Moved
+from sparkport.lakehouse.catalogs.sql_pointers import SqlPointers
 from sparkport.lakehouse.faults import on_fault
-from sparkport.lakehouse.ledger import Ledger
-from sparkport.lakehouse.pointers import Edit, Move, Moved, TableName
-from sparkport.lakehouse.sql_pointers import SqlPointers
+from sparkport.lakehouse.iceberg.edits import new_table
+from sparkport.lakehouse.names import TableName
 
 pytest_plugins = ["tests.support.services"]
 

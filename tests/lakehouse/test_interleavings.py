@@ -25,8 +25,8 @@ from sparkport.catalog.ddl import AddColumn, TableDefinition
 from sparkport.catalog.transaction import TransactionState
 from sparkport.errors import Conflict, InternalError, NotFound, SparkportError, TransactionNotActive, Unavailable
 from sparkport.lakehouse.faults import on_fault
-from sparkport.lakehouse.metadata import TableMetadata
-from sparkport.lakehouse.metadata_files import write_metadata
+from sparkport.lakehouse.iceberg.metadata import TableMetadata
+from sparkport.lakehouse.iceberg.metadata_files import write_metadata
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -14,13 +14,14 @@ import pytest
 
 from sparkport.catalog.transaction import Isolation, TransactionState
 from sparkport.errors import AlreadyExists, InternalError, TransactionNotActive, TransactionNotFound, Unavailable
-from sparkport.lakehouse.database import Database
-from sparkport.lakehouse.databases import open_database
+from sparkport.lakehouse.catalogs.database import Database
+from sparkport.lakehouse.catalogs.databases import open_database
+from sparkport.lakehouse.catalogs.ledger import Ledger, Recorded
+from sparkport.lakehouse.catalogs.ledger_rows import ALL_SINCE, ENDED, OPEN, UNKNOWN
+from sparkport.lakehouse.catalogs.pointers import Move
+from sparkport.lakehouse.catalogs.sql_pointers import SqlPointers
 from sparkport.lakehouse.faults import on_fault
-from sparkport.lakehouse.ledger import Ledger, Recorded
-from sparkport.lakehouse.ledger_rows import ALL_SINCE, ENDED, OPEN, UNKNOWN
-from sparkport.lakehouse.pointers import Move, TableName
-from sparkport.lakehouse.sql_pointers import SqlPointers
+from sparkport.lakehouse.names import TableName
 
 pytest_plugins = ["tests.support.services"]
 
@@ -300,7 +301,7 @@ def test_the_beat_survives_an_outage_and_tells_of_it_once(
     def wait(count: int) -> None:
         assert all(beats.acquire(timeout=30) for _ in range(count))
 
-    with caplog.at_level(logging.INFO, logger="sparkport.lakehouse.ledger"):
+    with caplog.at_level(logging.INFO, logger="sparkport.lakehouse.catalogs.ledger"):
         ledger.start(needs, every=0.001)
         with pytest.raises(InternalError):
             ledger.start(needs)

@@ -19,14 +19,14 @@ from sparkport.catalog.context import CallContext
 from sparkport.catalog.scan import AsOf, AsOfUnit, ScanRequest, as_scan
 from sparkport.catalog.statement import Change, ChangeableTable, StatementRequest
 from sparkport.errors import FailedPrecondition, InvalidArgument, TableNotFound, VersionNotFound
-from sparkport.lakehouse.durable import new_files
-from sparkport.lakehouse.edits import set_properties
+from sparkport.lakehouse.catalogs.pointers import Edit
 from sparkport.lakehouse.files import local_path
-from sparkport.lakehouse.maintenance_thread import MaintenanceThread
-from sparkport.lakehouse.plan import plan
-from sparkport.lakehouse.pointers import Edit
-from sparkport.lakehouse.row_groups import ROW_GROUP_BYTES, footer_of
-from sparkport.lakehouse.upgrade import upgrade_table
+from sparkport.lakehouse.iceberg.durable import new_files
+from sparkport.lakehouse.iceberg.edits import set_properties
+from sparkport.lakehouse.iceberg.plan import plan
+from sparkport.lakehouse.iceberg.row_groups import ROW_GROUP_BYTES, footer_of
+from sparkport.lakehouse.upkeep.maintenance_thread import MaintenanceThread
+from sparkport.lakehouse.upkeep.upgrade import upgrade_table
 
 pytestmark = pytest.mark.timeout(300)  # the first compaction of a Spark takes long on a busy machine
 
@@ -119,7 +119,7 @@ def test_a_transaction_goes_on_reading_what_it_began_with(rig: Rig) -> None:
 def test_so_many_transactions_that_they_are_not_looked_into_are_kept_too(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparkport.lakehouse.maintenance._PINS_LOOKED_INTO", 0)
+    monkeypatch.setattr("sparkport.lakehouse.upkeep.maintenance._PINS_LOOKED_INTO", 0)
     before = busy(rig)
     ctx = CallContext(transaction_id=rig.engine.transactions.begin(CallContext()))
     rig.insert(300)

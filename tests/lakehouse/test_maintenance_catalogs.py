@@ -20,9 +20,9 @@ from sparkport.catalog.context import CallContext
 from sparkport.catalog.scan import AsOf, AsOfUnit, ScanRequest, as_scan
 from sparkport.catalog.statement import Change
 from sparkport.lakehouse.files import local_path
-from sparkport.lakehouse.open import Lakehouse
+from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
-from sparkport.lakehouse.spark import SparkServer
+from sparkport.lakehouse.spark.server import SparkServer
 
 pytest_plugins = ["tests.support.services"]
 pytestmark = pytest.mark.timeout(300)  # the first start of all downloads jars

@@ -15,7 +15,7 @@ from sparkport.client import Client, connect
 from sparkport.config import load
 from sparkport.errors import AlreadyExists, InvalidArgument, NotFound, Unavailable
 from sparkport.lakehouse.files import FileSystem
-from sparkport.lakehouse.open import Lakehouse
+from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.testing import serving
 

@@ -27,12 +27,13 @@ from sparkport.errors import (
     TableNotFound,
     Unavailable,
 )
-from sparkport.lakehouse.database import Database, SqliteDatabase
-from sparkport.lakehouse.databases import open_database
-from sparkport.lakehouse.edits import new_table
-from sparkport.lakehouse.pointers import Move, Moved, TableName
-from sparkport.lakehouse.postgres import PostgresDatabase
-from sparkport.lakehouse.sql_pointers import SqlPointers
+from sparkport.lakehouse.catalogs.database import Database, SqliteDatabase
+from sparkport.lakehouse.catalogs.databases import open_database
+from sparkport.lakehouse.catalogs.pointers import Move, Moved
+from sparkport.lakehouse.catalogs.postgres import PostgresDatabase
+from sparkport.lakehouse.catalogs.sql_pointers import SqlPointers
+from sparkport.lakehouse.iceberg.edits import new_table
+from sparkport.lakehouse.names import TableName
 
 pytest_plugins = ["tests.support.services"]
 

@@ -14,7 +14,7 @@ from tests.support.fault_proxy import FaultProxy
 from tests.support.postgres import PostgresCluster
 
 from sparkport.errors import Unavailable
-from sparkport.lakehouse.postgres import PostgresDatabase
+from sparkport.lakehouse.catalogs.postgres import PostgresDatabase
 
 pytest_plugins = ["tests.support.services"]
 

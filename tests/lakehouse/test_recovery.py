@@ -17,14 +17,14 @@ from sparkport.catalog.ddl import AddColumn, AlterableTable, MutableSchema, OnCo
 from sparkport.errors import SparkportError, Unavailable
 from sparkport.handlers.ddl import Ddl
 from sparkport.handlers.directory import Directory
-from sparkport.lakehouse import recovery
+from sparkport.lakehouse.catalogs.pointers import Move
+from sparkport.lakehouse.catalogs.postgres import PostgresDatabase
+from sparkport.lakehouse.catalogs.sql_pointers import SqlPointers
 from sparkport.lakehouse.faults import on_fault
 from sparkport.lakehouse.files import FileInfo, FileSystem
-from sparkport.lakehouse.open import Lakehouse
-from sparkport.lakehouse.pointers import Move
-from sparkport.lakehouse.postgres import PostgresDatabase
+from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
-from sparkport.lakehouse.sql_pointers import SqlPointers
+from sparkport.lakehouse.upkeep import recovery
 from sparkport.protocol.maps import MapReader, pack
 
 pytest_plugins = ["tests.support.services"]

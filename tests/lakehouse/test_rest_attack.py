@@ -15,9 +15,10 @@ from tests.lakehouse.rest_between import between
 from tests.lakehouse.test_rest_pointers import Lake
 
 from sparkport.errors import AlreadyExists, Unavailable
-from sparkport.lakehouse.pointers import Moved, OutcomeUnknown, TableName
-from sparkport.lakehouse.rest import RestPointers
-from sparkport.lakehouse.rest_client import RestClient
+from sparkport.lakehouse.catalogs.pointers import Moved, OutcomeUnknown
+from sparkport.lakehouse.catalogs.rest import RestPointers
+from sparkport.lakehouse.catalogs.rest_client import RestClient
+from sparkport.lakehouse.names import TableName
 
 pytest_plugins = ["tests.support.services"]
 
@@ -55,7 +56,9 @@ class Client:
 def test_each_statement_lands_once_whatever_the_network_does(
     rest_uri: str, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparkport.lakehouse.rest_commit._PAUSES", (0.0,) * 2)  # so that outcomes stay unknown, too
+    monkeypatch.setattr(
+        "sparkport.lakehouse.catalogs.rest_commit._PAUSES", (0.0,) * 2
+    )  # so that outcomes stay unknown, too
     lot = random.Random(seed)
     lake = Lake(rest_uri, tmp_path)
     table = lake.table("t")

@@ -14,10 +14,11 @@ from tests.lakehouse.test_rest_transactions import ABORTED, CLASH, COMMITTED, Bo
 
 from sparkport.catalog.transaction import Isolation
 from sparkport.errors import Conflict, TransactionNotActive, Unavailable
-from sparkport.lakehouse.ledger import Ledger
-from sparkport.lakehouse.pointers import Edit, Moved, TableName
-from sparkport.lakehouse.rest import RestPointers
-from sparkport.lakehouse.rest_client import RestClient
+from sparkport.lakehouse.catalogs.ledger import Ledger
+from sparkport.lakehouse.catalogs.pointers import Edit, Moved
+from sparkport.lakehouse.catalogs.rest import RestPointers
+from sparkport.lakehouse.catalogs.rest_client import RestClient
+from sparkport.lakehouse.names import TableName
 
 
 @pytest.fixture

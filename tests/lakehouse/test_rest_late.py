@@ -13,13 +13,14 @@ from tests.lakehouse.test_rest_pointers import Lake
 
 from sparkport.catalog.transaction import Isolation, TransactionState
 from sparkport.errors import AlreadyExists, TableNotFound, TransactionNotActive, Unavailable
-from sparkport.lakehouse.databases import open_database
-from sparkport.lakehouse.edits import set_properties
-from sparkport.lakehouse.ledger import Ledger
-from sparkport.lakehouse.pointers import Edit, Moved, OutcomeUnknown, TableName
-from sparkport.lakehouse.rest import RestPointers
-from sparkport.lakehouse.rest_client import RestClient
-from sparkport.lakehouse.statement_records import StatementRecords
+from sparkport.lakehouse.catalogs.databases import open_database
+from sparkport.lakehouse.catalogs.ledger import Ledger
+from sparkport.lakehouse.catalogs.pointers import Edit, Moved, OutcomeUnknown
+from sparkport.lakehouse.catalogs.rest import RestPointers
+from sparkport.lakehouse.catalogs.rest_client import RestClient
+from sparkport.lakehouse.catalogs.statement_records import StatementRecords
+from sparkport.lakehouse.iceberg.edits import set_properties
+from sparkport.lakehouse.names import TableName
 
 pytest_plugins = ["tests.support.services"]
 
@@ -28,7 +29,7 @@ ACTIVE, COMMITTED, ABORTED = TransactionState.ACTIVE, TransactionState.COMMITTED
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparkport.lakehouse.rest_commit._PAUSES", (0.0,) * 6)
+    monkeypatch.setattr("sparkport.lakehouse.catalogs.rest_commit._PAUSES", (0.0,) * 6)
 
 
 @pytest.fixture
@@ -206,8 +207,8 @@ def test_a_commit_that_is_refused_for_no_reason_all_the_time_fails_after_some_pa
     lake: Lake, far: Between, pointers: RestPointers, tables: list[TableName], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []
-    monkeypatch.setattr("sparkport.lakehouse.rest_commit._PAUSES", (1.0, 2.0, 4.0))
-    monkeypatch.setattr("sparkport.lakehouse.rest_commit.time.sleep", waited.append)
+    monkeypatch.setattr("sparkport.lakehouse.catalogs.rest_commit._PAUSES", (1.0, 2.0, 4.0))
+    monkeypatch.setattr("sparkport.lakehouse.catalogs.rest_commit.time.sleep", waited.append)
     changes = publications(lake, tables)
     before = [log(lake, table) for table in tables]
     far.plan = ["clash"] * 4

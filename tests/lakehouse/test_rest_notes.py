@@ -16,20 +16,21 @@ from tests.lakehouse.test_rest_pointers import Lake
 
 from sparkport.catalog.transaction import Isolation, TransactionState
 from sparkport.errors import AlreadyExists, FailedPrecondition, InvalidArgument, Unavailable
-from sparkport.lakehouse.database import Database
-from sparkport.lakehouse.databases import open_database
-from sparkport.lakehouse.edits import set_properties
+from sparkport.lakehouse.catalogs.database import Database
+from sparkport.lakehouse.catalogs.databases import open_database
+from sparkport.lakehouse.catalogs.ledger import Ledger
+from sparkport.lakehouse.catalogs.pointers import Edit
+from sparkport.lakehouse.catalogs.rest import RestPointers
+from sparkport.lakehouse.catalogs.rest_notes import STATEMENT, fence_name, fence_updates, fences, old_fences
+from sparkport.lakehouse.catalogs.statement_records import StatementRecords
 from sparkport.lakehouse.files import FileSystem
-from sparkport.lakehouse.ledger import Ledger
-from sparkport.lakehouse.maintenance import Maintenance, _Run
-from sparkport.lakehouse.maintenance_plan import MaintenanceSettings
+from sparkport.lakehouse.iceberg.edits import set_properties
+from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.mounts import network_file_system
-from sparkport.lakehouse.open import Lakehouse
-from sparkport.lakehouse.pointers import Edit, TableName
-from sparkport.lakehouse.rest import RestPointers
-from sparkport.lakehouse.rest_notes import STATEMENT, fence_name, fence_updates, fences, old_fences
+from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.settings import LakehouseSettings
-from sparkport.lakehouse.statement_records import StatementRecords
+from sparkport.lakehouse.upkeep.maintenance import Maintenance, _Run
+from sparkport.lakehouse.upkeep.maintenance_plan import MaintenanceSettings
 
 pytest_plugins = ["tests.support.services"]
 

@@ -25,11 +25,12 @@ from sparkport.errors import (
     Unavailable,
     Unsupported,
 )
-from sparkport.lakehouse.edits import evolve_schema, move_main, new_table, set_properties
-from sparkport.lakehouse.pointers import Edit, Moved, TableName
-from sparkport.lakehouse.rest import RestPointers
-from sparkport.lakehouse.rest_client import Refused, RestClient
-from sparkport.lakehouse.rest_updates import requirements, updates
+from sparkport.lakehouse.catalogs.pointers import Edit, Moved
+from sparkport.lakehouse.catalogs.rest import RestPointers
+from sparkport.lakehouse.catalogs.rest_client import Refused, RestClient
+from sparkport.lakehouse.catalogs.rest_updates import requirements, updates
+from sparkport.lakehouse.iceberg.edits import evolve_schema, move_main, new_table, set_properties
+from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.settings import LakehouseSettings
 
 pytest_plugins = ["tests.support.services"]

@@ -22,7 +22,7 @@ from tests.support.postgres_spark import postgres_spark
 from sparkport.catalog.statement import Change, StatementRequest
 from sparkport.catalog.transaction import TransactionState
 from sparkport.errors import AlreadyExists, Unavailable
-from sparkport.lakehouse.open import Lakehouse
+from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
 
 pytest_plugins = ["tests.support.services"]

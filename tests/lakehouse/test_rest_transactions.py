@@ -12,12 +12,13 @@ from tests.lakehouse.crooked_catalog import crooked
 
 from sparkport.catalog.transaction import Isolation, TransactionState
 from sparkport.errors import InternalError, TransactionNotActive, Unavailable, Unsupported
-from sparkport.lakehouse.databases import open_database
-from sparkport.lakehouse.edits import new_table, set_properties
-from sparkport.lakehouse.ledger import Ledger
-from sparkport.lakehouse.pointers import Edit, Moved, OutcomeUnknown, TableName
-from sparkport.lakehouse.rest import RestPointers
-from sparkport.lakehouse.rest_client import RestClient
+from sparkport.lakehouse.catalogs.databases import open_database
+from sparkport.lakehouse.catalogs.ledger import Ledger
+from sparkport.lakehouse.catalogs.pointers import Edit, Moved, OutcomeUnknown
+from sparkport.lakehouse.catalogs.rest import RestPointers
+from sparkport.lakehouse.catalogs.rest_client import RestClient
+from sparkport.lakehouse.iceberg.edits import new_table, set_properties
+from sparkport.lakehouse.names import TableName
 
 FIELDS = [{"id": 1, "name": "x", "type": "long", "required": False}]
 
@@ -96,7 +97,7 @@ def test_a_commit_of_several_tables_is_not_made_when_none_of_them_shows_it(
 def test_a_catalog_that_makes_a_part_of_a_commit_is_found_out(
     answer: tuple[int, object] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparkport.lakehouse.rest_commit._PAUSES", (0.0,))
+    monkeypatch.setattr("sparkport.lakehouse.catalogs.rest_commit._PAUSES", (0.0,))
     with pytest.raises(InternalError, match=r"'a\.u' changed, 'a\.t' did not"):
         Played(answer, "u").commit()
 

@@ -26,7 +26,7 @@ from sparkport.catalog import CallContext, Catalog
 from sparkport.catalog.ddl import AddColumn, ChangeType, DropColumn, MutableSchema, OnConflict, TableDefinition
 from sparkport.client import Client, connect
 from sparkport.errors import AlreadyExists, Unavailable
-from sparkport.lakehouse.open import Lakehouse
+from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
@@ -161,7 +161,7 @@ def test_a_ticket_reads_what_it_was_planned_for_while_others_write(
     table = create(lake, "planned", PEOPLE.slice(0, 40))
     for start in (40, 60, 80):
         table.insert(PEOPLE.slice(start, 20))
-    monkeypatch.setattr("sparkport.lakehouse.snapshot._PART_BYTES", 500)
+    monkeypatch.setattr("sparkport.lakehouse.scan.version._PART_BYTES", 500)
     with DuckDBClient(server.location) as process:
         duck = process.attach("lake")
         entry = duck.table("public.planned")

@@ -14,14 +14,15 @@ import pytest
 from tests.support.postgres import PostgresCluster
 
 from sparkport.errors import AlreadyExists
-from sparkport.lakehouse.databases import open_database
-from sparkport.lakehouse.edits import move_main, new_table
-from sparkport.lakehouse.pointers import Edit, Moved, Pointers, TableName
-from sparkport.lakehouse.rest import RestPointers
-from sparkport.lakehouse.rest_client import RestClient
+from sparkport.lakehouse.catalogs.databases import open_database
+from sparkport.lakehouse.catalogs.pointers import Edit, Moved, Pointers
+from sparkport.lakehouse.catalogs.rest import RestPointers
+from sparkport.lakehouse.catalogs.rest_client import RestClient
+from sparkport.lakehouse.catalogs.sql_pointers import SqlPointers
+from sparkport.lakehouse.iceberg.edits import move_main, new_table
+from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.settings import LakehouseSettings
-from sparkport.lakehouse.spark import SparkServer
-from sparkport.lakehouse.sql_pointers import SqlPointers
+from sparkport.lakehouse.spark.server import SparkServer
 
 pytest_plugins = ["tests.support.services"]
 pytestmark = pytest.mark.timeout(300)  # the first start of all downloads jars

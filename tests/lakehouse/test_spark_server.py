@@ -19,12 +19,12 @@ import pytest
 
 from sparkport.catalog.waiting import is_readable
 from sparkport.errors import FailedPrecondition, InternalError, SparkportError, Unavailable
-from sparkport.lakehouse import heartbeat
-from sparkport.lakehouse import spark as spark_module
-from sparkport.lakehouse.heartbeat import watch
 from sparkport.lakehouse.jars import JarCache
 from sparkport.lakehouse.settings import LakehouseSettings
-from sparkport.lakehouse.spark import SparkServer, SparkState, translated
+from sparkport.lakehouse.spark import heartbeat
+from sparkport.lakehouse.spark import server as spark_module
+from sparkport.lakehouse.spark.heartbeat import watch
+from sparkport.lakehouse.spark.server import SparkServer, SparkState, translated
 
 pytestmark = pytest.mark.timeout(300)  # the first start of all downloads jars
 
@@ -276,7 +276,7 @@ _CHILD = """
 import sys
 from pathlib import Path
 from sparkport.lakehouse.settings import LakehouseSettings
-from sparkport.lakehouse.spark import SparkServer
+from sparkport.lakehouse.spark.server import SparkServer
 server = SparkServer(LakehouseSettings(warehouse=sys.argv[1], jars=Path(sys.argv[2]), spark="local[1]"))
 server.start()
 server.wait_ready(120)

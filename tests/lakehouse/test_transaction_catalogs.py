@@ -22,8 +22,8 @@ from tests.support.postgres_spark import postgres_spark
 
 from sparkport.catalog.transaction import Isolation, TransactionState
 from sparkport.errors import Conflict, Unsupported
-from sparkport.lakehouse.open import Lakehouse
-from sparkport.lakehouse.rest import RestPointers
+from sparkport.lakehouse.catalogs.rest import RestPointers
+from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
 
 pytest_plugins = ["tests.support.services"]

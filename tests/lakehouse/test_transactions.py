@@ -16,7 +16,7 @@ from sparkport.catalog.ddl import AddColumn
 from sparkport.catalog.statement import Change, MissingRows, StatementRequest
 from sparkport.catalog.transaction import Isolation, TransactionState
 from sparkport.errors import Conflict, ConstraintViolation, RowNotFound, TransactionNotActive
-from sparkport.lakehouse.commit import Pending
+from sparkport.lakehouse.write.commit import Pending
 
 _numbers = count()
 

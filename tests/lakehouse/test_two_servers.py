@@ -27,10 +27,10 @@ from sparkport.catalog.transaction import Isolation, TransactionState
 from sparkport.client import Client, Transaction, connect
 from sparkport.errors import Conflict, FailedPrecondition, TransactionNotActive, Unavailable
 from sparkport.lakehouse.cache import BoundedCache
-from sparkport.lakehouse.maintenance import Maintenance
-from sparkport.lakehouse.open import Lakehouse
+from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
-from sparkport.lakehouse.spark import SparkServer
+from sparkport.lakehouse.spark.server import SparkServer
+from sparkport.lakehouse.upkeep.maintenance import Maintenance
 from sparkport.testing import serving
 
 pytest_plugins = ["tests.support.services"]

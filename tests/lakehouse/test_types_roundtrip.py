@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 import pytest
 from tests.lakehouse.type_samples import SAMPLES, Sample, same
 
-from sparkport.lakehouse.edits import new_table
-from sparkport.lakehouse.storage import from_stored, to_stored
-from sparkport.lakehouse.types import StoredColumn, declared_field, duckdb_type, plan_column, spark_type
+from sparkport.lakehouse.columns.storage import from_stored, to_stored
+from sparkport.lakehouse.columns.types import StoredColumn, declared_field, duckdb_type, plan_column, spark_type
+from sparkport.lakehouse.iceberg.edits import new_table
 
 pytest.importorskip("tests.support.lakehouse", reason="the lakehouse of the tests is not there")
 

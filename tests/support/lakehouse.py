@@ -15,12 +15,12 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from sparkport.lakehouse.database import Database, SqliteDatabase
-from sparkport.lakehouse.open import Lakehouse
-from sparkport.lakehouse.pointers import Pointers
-from sparkport.lakehouse.postgres import PostgresDatabase
+from sparkport.lakehouse.catalogs.database import Database, SqliteDatabase
+from sparkport.lakehouse.catalogs.pointers import Pointers
+from sparkport.lakehouse.catalogs.postgres import PostgresDatabase
+from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
-from sparkport.lakehouse.spark import SparkServer
+from sparkport.lakehouse.spark.server import SparkServer
 from sparkport.transactions.manager import TransactionSettings
 
 __all__ = ["Lake", "impatient_database", "lakehouse", "shared_spark"]

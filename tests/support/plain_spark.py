@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspark.errors import PySparkException
 
-from sparkport.lakehouse.open import Lakehouse
+from sparkport.lakehouse.lakehouse import Lakehouse
 
 __all__ = ["LostRace", "PlainSpark"]
 

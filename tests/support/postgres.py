@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from sparkport.lakehouse.launcher import launched
+from sparkport.lakehouse.spark.launcher import launched
 
 __all__ = ["PostgresCluster", "postgres_cluster"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.support.spark_cluster import ready_or_skip
 
 from sparkport.lakehouse.settings import LakehouseSettings
-from sparkport.lakehouse.spark import SparkServer
+from sparkport.lakehouse.spark.server import SparkServer
 
 __all__ = ["postgres_spark"]
 

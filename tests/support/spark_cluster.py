@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from sparkport.errors import Unavailable
-from sparkport.lakehouse.launcher import launched
-from sparkport.lakehouse.spark import SparkServer
+from sparkport.lakehouse.spark.launcher import launched
+from sparkport.lakehouse.spark.server import SparkServer
 
 __all__ = ["LOOPBACK", "ready_or_skip", "spark_cluster"]
 

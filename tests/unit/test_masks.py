@@ -26,7 +26,7 @@ from sparkport.catalog.expressions import (
 )
 from sparkport.catalog.masks import compile_mask
 from sparkport.catalog.sql import to_sql
-from sparkport.lakehouse.direct import arrow_type
+from sparkport.lakehouse.scan.direct import arrow_type
 
 BIGINT, VARCHAR = SqlType("BIGINT"), SqlType("VARCHAR")
 KINDS: dict[str, tuple[str, SqlType, Any]] = {

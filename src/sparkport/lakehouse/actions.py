@@ -13,10 +13,10 @@ from typing import Any
 from sparkport.catalog.context import CallContext
 from sparkport.errors import InvalidArgument, SchemaNotFound, TableNotFound
 from sparkport.lakehouse.demo import DEMO_SCHEMA, ITEMS, fill_demo, statements_to_try
-from sparkport.lakehouse.maintenance import STEPS
-from sparkport.lakehouse.open import Lakehouse
-from sparkport.lakehouse.pointers import TableName
-from sparkport.lakehouse.upgrade import upgrade_table
+from sparkport.lakehouse.lakehouse import Lakehouse
+from sparkport.lakehouse.names import TableName
+from sparkport.lakehouse.upkeep.maintenance import STEPS
+from sparkport.lakehouse.upkeep.upgrade import upgrade_table
 
 __all__ = ["LakehouseAction", "LakehouseActions"]
 

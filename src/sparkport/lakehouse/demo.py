@@ -10,9 +10,9 @@ import pyarrow as pa
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.ddl import OnConflict, TableDefinition
 from sparkport.errors import InternalError
-from sparkport.lakehouse.catalog import LakehouseCatalog, LakehouseSchema
-from sparkport.lakehouse.spark import translated
-from sparkport.lakehouse.spark_sql import quoted
+from sparkport.lakehouse.spark.server import translated
+from sparkport.lakehouse.spark.sql import quoted
+from sparkport.lakehouse.tables.catalog import LakehouseCatalog, LakehouseSchema
 
 __all__ = ["DEMO_SCHEMA", "ITEMS", "fill_demo", "statements_to_try"]
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkport.errors import Conflict, RowNotFound
-from sparkport.lakehouse.changes import NetChange, Sent, TableChange, Workspace
+from sparkport.lakehouse.write.changes import NetChange, Sent, TableChange, Workspace
 
 BASE = {row_id: (row_id * 10, f"n{row_id}") for row_id in range(8)}
 FIELDS = [

@@ -16,12 +16,12 @@ from tests.lakehouse.fixtures import NAMES, Fixture, materialise, with_equality_
 from tests.support.duckdb_calls import run_call
 
 from sparkport.catalog.scan import DuckDBCall
-from sparkport.lakehouse.client_reads import duckdb_calls
-from sparkport.lakehouse.columns import Columns, new_columns, read_columns
+from sparkport.lakehouse.columns.columns import Columns, new_columns, read_columns
+from sparkport.lakehouse.columns.types import stored_type
 from sparkport.lakehouse.files import FileSystem
-from sparkport.lakehouse.plan import DataFile, plan
-from sparkport.lakehouse.read import Reader
-from sparkport.lakehouse.types import stored_type
+from sparkport.lakehouse.iceberg.plan import DataFile, plan
+from sparkport.lakehouse.scan.client_reads import duckdb_calls
+from sparkport.lakehouse.scan.read import Reader
 from sparkport.protocol.calls import call_location
 
 

@@ -19,15 +19,15 @@ from hypothesis import strategies as st
 
 from sparkport.catalog.expressions import Column, Comparison, Expression, In, Literal, SqlType
 from sparkport.errors import Cancelled
-from sparkport.lakehouse import direct, query, read
-from sparkport.lakehouse.deletes import deleted_positions
-from sparkport.lakehouse.direct import arrow_type, read_ahead, removed
+from sparkport.lakehouse.columns.shapes import sql_type
 from sparkport.lakehouse.files import FileSystem
-from sparkport.lakehouse.manifests import ROW_ID_FIELD, SEQUENCE_FIELD, DataFile, DeleteFile
-from sparkport.lakehouse.metadata import TableMetadata
-from sparkport.lakehouse.plan import SnapshotPlan
-from sparkport.lakehouse.read import Reader
-from sparkport.lakehouse.shapes import sql_type
+from sparkport.lakehouse.iceberg.deletes import deleted_positions
+from sparkport.lakehouse.iceberg.manifests import ROW_ID_FIELD, SEQUENCE_FIELD, DataFile, DeleteFile
+from sparkport.lakehouse.iceberg.metadata import TableMetadata
+from sparkport.lakehouse.iceberg.plan import SnapshotPlan
+from sparkport.lakehouse.scan import direct, query, read
+from sparkport.lakehouse.scan.direct import arrow_type, read_ahead, removed
+from sparkport.lakehouse.scan.read import Reader
 
 BIGINT = SqlType("BIGINT")
 FIELDS: list[dict[str, Any]] = [

@@ -9,9 +9,9 @@ import pytest
 from tests.lakehouse.fixtures import materialise
 
 from sparkport.errors import NotFound
-from sparkport.lakehouse.durable import new_files, sync_snapshot
 from sparkport.lakehouse.files import FileSystem, sync
-from sparkport.lakehouse.plan import plan
+from sparkport.lakehouse.iceberg.durable import new_files, sync_snapshot
+from sparkport.lakehouse.iceberg.plan import plan
 
 
 @pytest.fixture

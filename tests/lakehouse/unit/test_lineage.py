@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkport.lakehouse import lineage
 from sparkport.lakehouse.files import FileSystem
-from sparkport.lakehouse.lineage import (
+from sparkport.lakehouse.iceberg import lineage
+from sparkport.lakehouse.iceberg.lineage import (
     NO_IDS,
     Ids,
     Lineage,
@@ -22,7 +22,7 @@ from sparkport.lakehouse.lineage import (
     from_batch,
     positions_in,
 )
-from sparkport.lakehouse.manifests import ROW_ID_FIELD, SEQUENCE_FIELD, DataFile, DeleteFile
+from sparkport.lakehouse.iceberg.manifests import ROW_ID_FIELD, SEQUENCE_FIELD, DataFile, DeleteFile
 
 
 def ids(*numbers: int) -> Ids:

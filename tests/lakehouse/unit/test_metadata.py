@@ -13,7 +13,7 @@ from tests.lakehouse.fixtures import materialise
 from sparkport.errors import AlreadyExists, InternalError, NotFound, VersionNotFound
 from sparkport.lakehouse.cache import BoundedCache
 from sparkport.lakehouse.files import FileSystem, local_path, protocol_of
-from sparkport.lakehouse.metadata import TableMetadata, load, parse
+from sparkport.lakehouse.iceberg.metadata import TableMetadata, load, parse
 
 
 def test_a_table_tells_its_snapshots_schemas_and_properties(tmp_path: Path) -> None:

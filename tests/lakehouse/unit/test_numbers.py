@@ -10,10 +10,10 @@ from unittest import mock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkport.lakehouse import edits, numbers
-from sparkport.lakehouse.edits import evolve_schema, move_main, new_table, set_properties
-from sparkport.lakehouse.metadata import TableMetadata
-from sparkport.lakehouse.numbers import NUMBER, Version, number_of, numbered, versions
+from sparkport.lakehouse.iceberg import edits, numbers
+from sparkport.lakehouse.iceberg.edits import evolve_schema, move_main, new_table, set_properties
+from sparkport.lakehouse.iceberg.metadata import TableMetadata
+from sparkport.lakehouse.iceberg.numbers import NUMBER, Version, number_of, numbered, versions
 
 Json = dict[str, Any]
 

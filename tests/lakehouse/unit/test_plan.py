@@ -20,10 +20,10 @@ from pyroaring import BitMap
 from tests.lakehouse.fixtures import Fixture, materialise, with_equality_deletes
 
 from sparkport.errors import Conflict, InternalError
-from sparkport.lakehouse.bounds import decode
-from sparkport.lakehouse.deletes import decode_vector, deleted_positions
-from sparkport.lakehouse.manifests import DataFile, read_manifest, read_manifest_list
-from sparkport.lakehouse.plan import plan, split
+from sparkport.lakehouse.iceberg.bounds import decode
+from sparkport.lakehouse.iceberg.deletes import decode_vector, deleted_positions
+from sparkport.lakehouse.iceberg.manifests import DataFile, read_manifest, read_manifest_list
+from sparkport.lakehouse.iceberg.plan import plan, split
 
 
 def main_plan(found: Fixture) -> Any:

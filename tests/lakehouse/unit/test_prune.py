@@ -33,13 +33,13 @@ from sparkport.catalog.expressions import (
 )
 from sparkport.catalog.predicates import col
 from sparkport.catalog.sql import literal_sql, to_sql, type_sql
-from sparkport.lakehouse import prune
-from sparkport.lakehouse.manifests import ROW_ID_FIELD, DataFile
-from sparkport.lakehouse.metadata import TableMetadata
-from sparkport.lakehouse.plan import plan
-from sparkport.lakehouse.prune import by_filter, by_row_ids
-from sparkport.lakehouse.ranges import Bounds, FileIndex
-from sparkport.lakehouse.statistics import bounds_predicate, column_statistics
+from sparkport.lakehouse.iceberg import prune
+from sparkport.lakehouse.iceberg.manifests import ROW_ID_FIELD, DataFile
+from sparkport.lakehouse.iceberg.metadata import TableMetadata
+from sparkport.lakehouse.iceberg.plan import plan
+from sparkport.lakehouse.iceberg.prune import by_filter, by_row_ids
+from sparkport.lakehouse.iceberg.ranges import Bounds, FileIndex
+from sparkport.lakehouse.scan.statistics import bounds_predicate, column_statistics
 
 LONG_NUMBERS = [12345678901234567890123456780123456789 + step for step in (-1, 0, 1)]
 """They differ in the last of 38 digits: Python's decimal arithmetic keeps 28."""

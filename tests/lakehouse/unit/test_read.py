@@ -19,12 +19,12 @@ from tests.lakehouse.fixtures import NAMES, Fixture, materialise, plain, with_eq
 from sparkport.catalog.expressions import Cast, Column, Comparison, Function, Literal, SqlType
 from sparkport.catalog.predicates import Predicate, col, lit
 from sparkport.errors import Cancelled, Conflict, InternalError, InvalidArgument, Unsupported
-from sparkport.lakehouse import direct, query, read
-from sparkport.lakehouse.duck import DuckDB
 from sparkport.lakehouse.files import FileSystem
-from sparkport.lakehouse.manifests import DataFile
-from sparkport.lakehouse.plan import plan, split
-from sparkport.lakehouse.read import Reader, RowStream
+from sparkport.lakehouse.iceberg.manifests import DataFile
+from sparkport.lakehouse.iceberg.plan import plan, split
+from sparkport.lakehouse.scan import direct, query, read
+from sparkport.lakehouse.scan.duck import DuckDB
+from sparkport.lakehouse.scan.read import Reader, RowStream
 
 
 @pytest.fixture

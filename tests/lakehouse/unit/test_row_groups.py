@@ -17,15 +17,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sparkport.catalog.expressions import Between, Column, Comparison, Expression, In, IsNull, Literal, SqlType
-from sparkport.lakehouse import direct, prune, read, row_groups
 from sparkport.lakehouse.files import FileSystem
-from sparkport.lakehouse.manifests import ROW_ID_FIELD, SEQUENCE_FIELD, DataFile, DeleteFile
-from sparkport.lakehouse.metadata import TableMetadata
-from sparkport.lakehouse.plan import SnapshotPlan
-from sparkport.lakehouse.ranges import FileIndex
-from sparkport.lakehouse.read import Reader
-from sparkport.lakehouse.row_groups import OPEN_COST, ROW_GROUP_BYTES, footer_of, row_group_properties
-from sparkport.lakehouse.statistics import bounds_predicate
+from sparkport.lakehouse.iceberg import prune, row_groups
+from sparkport.lakehouse.iceberg.manifests import ROW_ID_FIELD, SEQUENCE_FIELD, DataFile, DeleteFile
+from sparkport.lakehouse.iceberg.metadata import TableMetadata
+from sparkport.lakehouse.iceberg.plan import SnapshotPlan
+from sparkport.lakehouse.iceberg.ranges import FileIndex
+from sparkport.lakehouse.iceberg.row_groups import OPEN_COST, ROW_GROUP_BYTES, footer_of, row_group_properties
+from sparkport.lakehouse.scan import direct, read
+from sparkport.lakehouse.scan.read import Reader
+from sparkport.lakehouse.scan.statistics import bounds_predicate
 
 BIGINT = SqlType("BIGINT")
 TYPES: dict[int, tuple[str, Any, pa.DataType]] = {

@@ -15,7 +15,7 @@ from pyspark.errors.exceptions.connect import (
 )
 
 from sparkport.errors import InternalError, PermissionDenied, ResourceExhausted, SparkportError, Unavailable
-from sparkport.lakehouse.spark_errors import LostRace, translated
+from sparkport.lakehouse.spark.errors import LostRace, translated
 
 AT = "\n\tat org.apache.iceberg.SnapshotProducer.commit(SnapshotProducer.java:501)"
 ICEBERG = "org.apache.iceberg.exceptions."

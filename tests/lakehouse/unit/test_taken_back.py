@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from sparkport.errors import AlreadyExists, InternalError, Unavailable
-from sparkport.lakehouse import writer as writer_module
-from sparkport.lakehouse.database import SqliteDatabase
-from sparkport.lakehouse.edits import move_main, new_table
+from sparkport.lakehouse.catalogs.database import SqliteDatabase
+from sparkport.lakehouse.catalogs.pointers import OutcomeUnknown
+from sparkport.lakehouse.catalogs.sql_pointers import SqlPointers
 from sparkport.lakehouse.faults import on_fault
 from sparkport.lakehouse.files import FileSystem
-from sparkport.lakehouse.metadata import TableMetadata
-from sparkport.lakehouse.metadata_files import write_metadata
-from sparkport.lakehouse.pointers import OutcomeUnknown
-from sparkport.lakehouse.sql_pointers import SqlPointers
-from sparkport.lakehouse.staged import LeftInTheOpen, allow_staging, current_metadata, in_the_open, take_back
-from sparkport.lakehouse.writer import TableWriter
+from sparkport.lakehouse.iceberg.edits import move_main, new_table
+from sparkport.lakehouse.iceberg.metadata import TableMetadata
+from sparkport.lakehouse.iceberg.metadata_files import write_metadata
+from sparkport.lakehouse.write import writer as writer_module
+from sparkport.lakehouse.write.staged import LeftInTheOpen, allow_staging, current_metadata, in_the_open, take_back
+from sparkport.lakehouse.write.writer import TableWriter
 
 T = ("public", "t")
 OURS, THEIRS = "our-mark", "their-mark"
@@ -119,7 +119,7 @@ def test_while_the_catalog_is_silent_it_is_not_known_and_settled_it_was_not_made
     pointers: SqlPointers, files: FileSystem, tmp_path: Path, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That the rows were taken back does not mean that the statement was committed."""
-    monkeypatch.setattr("sparkport.lakehouse.sql_pointers._SETTLE_SECONDS", 0.1)
+    monkeypatch.setattr("sparkport.lakehouse.catalogs.sql_pointers._SETTLE_SECONDS", 0.1)
     put(pointers, files, tmp_path, None, OURS)
     on_fault(point, no_answer)
     on_fault("settle.before", no_answer)
@@ -135,7 +135,7 @@ def test_that_a_property_was_set_says_nothing_of_the_statement(
     pointers: SqlPointers, files: FileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the status of its transaction would say committed, and no row is there."""
-    monkeypatch.setattr("sparkport.lakehouse.sql_pointers._SETTLE_SECONDS", 0.1)
+    monkeypatch.setattr("sparkport.lakehouse.catalogs.sql_pointers._SETTLE_SECONDS", 0.1)
     found = put(pointers, files, tmp_path, None)
     on_fault("pointer.after", no_answer)
     on_fault("settle.before", no_answer)

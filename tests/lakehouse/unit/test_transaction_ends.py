@@ -15,11 +15,11 @@ from sparkport.catalog import CallContext, ScanRequest
 from sparkport.catalog.statement import Change, StatementRequest
 from sparkport.catalog.transaction import Isolation, TransactionState
 from sparkport.errors import ResourceExhausted, SparkportError, TransactionNotActive
-from sparkport.lakehouse.commit import Committer, Pending
-from sparkport.lakehouse.open import Lakehouse
-from sparkport.lakehouse.pointers import OutcomeUnknown
+from sparkport.lakehouse.catalogs.pointers import OutcomeUnknown
+from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
-from sparkport.lakehouse.spark import SparkServer
+from sparkport.lakehouse.spark.server import SparkServer
+from sparkport.lakehouse.write.commit import Committer, Pending
 from sparkport.transactions.manager import InDoubt, Transaction
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "name": ["a", "b"]})

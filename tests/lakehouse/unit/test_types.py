@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from tests.lakehouse.type_samples import SAMPLES, Sample, recorded, same
 
 from sparkport.errors import FailedPrecondition, InvalidArgument, ResourceExhausted, Unsupported
-from sparkport.lakehouse.storage import from_stored, to_stored
-from sparkport.lakehouse.type_table import RULES, parquet_name, reference_page
-from sparkport.lakehouse.types import (
+from sparkport.lakehouse.columns.storage import from_stored, to_stored
+from sparkport.lakehouse.columns.type_table import RULES, parquet_name, reference_page
+from sparkport.lakehouse.columns.types import (
     StoredColumn,
     declared_field,
     duckdb_type,

@@ -1,0 +1,1 @@
+"""Where the tables are: SQL and REST catalogs, and the ledger of transactions."""

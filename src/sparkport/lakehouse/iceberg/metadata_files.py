@@ -1,0 +1,27 @@
+"""Writing table metadata: each file is new, complete and numbered one above the last."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from typing import Any
+
+from sparkport.lakehouse.faults import fault
+from sparkport.lakehouse.files import FileSystem
+from sparkport.lakehouse.iceberg.numbers import numbered
+
+__all__ = ["write_metadata"]
+
+
+def write_metadata(fs: FileSystem, metadata: dict[str, Any], previous: str | None) -> str:
+    """Write the metadata that comes after ``previous``; where it is."""
+    number = 0
+    if previous is not None:
+        found = re.match(r"v?(\d+)", previous.rpartition("/")[2])
+        number = int(found.group(1)) + 1 if found else 1
+    location = f"{metadata['location']}/metadata/{number:05d}-{uuid.uuid4()}.metadata.json"
+    fault("metadata.before")
+    fs.write_new(location, json.dumps(numbered(metadata)).encode())
+    fault("metadata.after")
+    return location

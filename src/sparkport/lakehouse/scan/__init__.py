@@ -1,0 +1,1 @@
+"""Reading a version of a table, in this process or by the client itself."""

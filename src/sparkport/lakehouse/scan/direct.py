@@ -1,0 +1,341 @@
+"""Files that hold just what is asked for are read by Arrow: there is no query to set up, and rows cost less.
+
+Row groups that cannot hold what is asked for are left out by their statistics. DuckDB reads what is left: columns of
+another type than the table's, files without field ids, filters that take more than a comparison. Rows, types and order
+are the same either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, wait
+from contextlib import ExitStack
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from sparkport.catalog.best_effort import best_effort
+from sparkport.catalog.masks import Mask, compile_mask
+from sparkport.lakehouse.files import FileSystem, local_path
+from sparkport.lakehouse.iceberg import prune
+from sparkport.lakehouse.iceberg.bounds import decimal_shape
+from sparkport.lakehouse.iceberg.deletes import deleted_positions
+from sparkport.lakehouse.iceberg.lineage import ascending
+from sparkport.lakehouse.iceberg.manifests import ROW_ID_FIELD, SEQUENCE_FIELD, DataFile
+from sparkport.lakehouse.iceberg.row_groups import FIELD_ID, Footer, footer_of
+from sparkport.lakehouse.scan.query import ROW_ID, Request
+
+__all__ = ["DirectScan", "arrow_type", "read_ahead", "removed"]
+
+_TYPES = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us"),
+    "timestamptz": pa.timestamp("us", "UTC"),
+    "string": pa.string(),
+    "binary": pa.binary(),
+}
+_READ_BYTES = 16 << 20  # at a time, of all columns together: column chunks do not come into memory as a whole
+_LEAST_READ, _MOST_READ = 64 << 10, 1 << 20  # of one column
+_FILTERED_ROWS = 1 << 18  # where reading all rows is quicker than to set up a query that skips some
+_SMALL_FILES = 8  # how many small files are opened one after the other before DuckDB does it quicker
+_SMALL_FILE_ROWS = 1 << 15
+_MANY_RUNS = 1 << 10  # of rows between deleted ones, beyond which a mask is quicker than to copy runs
+
+Positions = NDArray[np.int64]
+_Chunk: TypeAlias = tuple[int, int, dict[int, pa.Array]]
+"""The position of the first row in its file, how many rows, and their columns by field id."""
+_NONE: Positions = np.empty(0, dtype=np.int64)
+
+
+def arrow_type(iceberg_type: Any) -> pa.DataType | None:
+    """The Arrow type in which DuckDB hands out a column of this type, None for what is left to DuckDB."""
+    if (shape := decimal_shape(iceberg_type)) is not None:
+        return pa.decimal128(*shape)
+    return _TYPES.get(iceberg_type) if isinstance(iceberg_type, str) else None
+
+
+class DirectScan:
+    """Batches of files, as far as Arrow can read them: ``rest`` are the files that it has left for DuckDB."""
+
+    def __init__(
+        self, fs: FileSystem, request: Request, files: Sequence[DataFile], *, schema: pa.Schema, rows: int
+    ) -> None:
+        self._fs = fs
+        self._request = request
+        self._files = list(files)
+        self._schema = schema
+        self._rows = rows
+        self._next = 0
+        self._mask = _mask(request)
+        self._wanted = None if request.row_ids is None else request.row_ids[request.row_ids >= 0]
+        self._count = sum(file.record_count for file in files)
+        self._parts: dict[str, list[int]] = {}
+        filtered = request.filter is not None
+        self._possible = (
+            bool(request.names)
+            and (not filtered or self._mask is not None)
+            and (len(files) <= _SMALL_FILES or self._count >= len(files) * _SMALL_FILE_ROWS)
+            and all(arrow_type(field["type"]) is not None for field in request.needed)
+            and all(local_path(file.path) is not None for file in files)
+        )
+        if self._possible and self._count > _SMALL_FILE_ROWS and (filtered or self._wanted is not None):
+            self._choose_row_groups()
+        if filtered and self._count > _FILTERED_ROWS:
+            self._possible = False
+        self._needs_ids = request.needs_row_ids
+        self._compared = {field["id"] for field in request.compared}
+        each = _READ_BYTES // max(len(request.needed), 1)
+        self._read_bytes = max(_LEAST_READ, min(_MOST_READ, each))
+
+    @property
+    def is_small(self) -> bool:
+        """Whether all of it is one batch or so: not worth another thread."""
+        return self._count <= 2 * self._rows
+
+    @property
+    def rest(self) -> list[DataFile]:
+        return self._files[self._next :]
+
+    def _choose_row_groups(self) -> None:
+        """Of files with a footer here, the row groups that may hold what is asked for."""
+        request, count = self._request, 0
+        for file in self._files:
+            footer = footer_of(file)
+            if footer is None:
+                count += file.record_count
+                continue
+            groups = footer.row_groups(file, [field["id"] for field in request.compared])
+            chosen = list(groups.files)
+            if request.filter is not None:
+                schema = {"fields": request.schema_fields}
+                chosen = prune.by_filter(groups, request.metadata, schema=schema, filter=request.filter)
+            if self._wanted is not None:
+                chosen = prune.by_row_ids(chosen, self._wanted)
+            kept = {id(group) for group in chosen}
+            self._parts[file.path] = [number for number, group in enumerate(groups.files) if id(group) in kept]
+            count += sum(group.record_count for group in chosen)
+        self._count = count
+
+    def batches(self) -> Generator[pa.RecordBatch, None, None]:
+        """Small ones put together: a batch of a few rows costs the wire as much as one of thousands."""
+        waiting: list[pa.RecordBatch] = []
+        count = 0
+        for batch in self._single_batches():
+            if waiting and count + batch.num_rows > self._rows:
+                yield _together(waiting)
+                waiting, count = [], 0
+            waiting.append(batch)
+            count += batch.num_rows
+            if 2 * count > self._rows:
+                yield _together(waiting)
+                waiting, count = [], 0
+        if waiting:
+            yield _together(waiting)
+
+    def _single_batches(self) -> Iterator[pa.RecordBatch]:
+        while self._possible and self._next < len(self._files):
+            file = self._files[self._next]
+            footer = footer_of(file)
+            if footer is None:
+                return  # DuckDB tells what is wrong with it
+            with ExitStack() as opened:
+                try:
+                    raw = opened.enter_context(pa.OSFile(str(local_path(file.path))))
+                    source = pq.ParquetFile(raw, metadata=footer.metadata, buffer_size=self._read_bytes)
+                except (pa.ArrowException, OSError):
+                    return
+                layout = self._layout(source.schema_arrow)
+                if layout is None:
+                    return
+                self._next += 1
+                parts = self._parts.get(file.path)
+                runs = [range(len(footer.starts))] if parts is None else _runs(parts)
+                for run in runs:
+                    if run:
+                        yield from self._read(file, self._chunks(raw, source, layout, footer=footer, groups=run))
+
+    def _layout(self, schema: pa.Schema) -> dict[int, str] | None:
+        """What the file calls the columns, by field id; None where it does not have one just as it is asked for."""
+        by_id: dict[int, pa.Field] = {}
+        for field in schema:
+            found = int((field.metadata or {}).get(FIELD_ID, b"-1"))
+            if found in by_id:
+                return None
+            if found >= 0:
+                by_id[found] = field
+        if not by_id:  # a file of another tool, which may not even have the columns of its name mapping
+            return None
+        wanted = {field["id"]: arrow_type(field["type"]) for field in self._request.needed}
+        lineage = {ROW_ID_FIELD: self._needs_ids, SEQUENCE_FIELD: self._request.sequence}
+        wanted |= {field_id: pa.int64() for field_id, needed in lineage.items() if needed and field_id in by_id}
+        layout: dict[int, str] = {}
+        for field_id, kind in wanted.items():
+            field = by_id.get(field_id)
+            # Columns are read by name, in which a dot leads into a struct.
+            if field is None or field.type != kind or "." in field.name or field.name in layout.values():
+                return None
+            layout[field_id] = field.name
+        return layout
+
+    def _read(self, file: DataFile, chunks: Iterable[_Chunk]) -> Iterator[pa.RecordBatch]:
+        gone = deleted_positions(self._fs, file) if file.deletes else _NONE
+        for start, count, columns in chunks:
+            if self._needs_ids:
+                first = file.first_row_id
+                ids = None if first is None else np.arange(first + start, first + start + count, dtype=np.int64)
+                columns[ROW_ID_FIELD] = _filled(columns.get(ROW_ID_FIELD), ids, count)
+            if self._request.sequence:
+                # Like Spark: what has no row ids has no lineage at all.
+                written = None if file.first_row_id is None else np.full(count, file.sequence_number, dtype=np.int64)
+                columns[SEQUENCE_FIELD] = _filled(columns.get(SEQUENCE_FIELD), written, count)
+            low, high = np.searchsorted(gone, (start, start + count))
+            batch = self._kept(columns, gone[low:high] - start)
+            if batch.num_rows:
+                yield batch
+
+    def _chunks(
+        self, raw: pa.NativeFile, source: pq.ParquetFile, layout: Mapping[int, str], *, footer: Footer, groups: range
+    ) -> Iterator[_Chunk]:
+        """The rows of neighbouring row groups."""
+        metadata, names = footer.metadata, list(layout.values())
+        start = footer.starts[groups[0]]
+        if not names:  # only row ids are asked for, and they are in no column
+            end = start + sum(metadata.row_group(number).num_rows for number in groups)
+            yield from ((first, min(self._rows, end - first), {}) for first in range(start, end, self._rows))
+            return
+        filtered = self._mask is not None
+        repeating = [] if self.is_small and not filtered else _repeating(metadata, names)
+        if repeating:
+            source = pq.ParquetFile(raw, metadata=metadata, buffer_size=self._read_bytes, read_dictionary=repeating)
+        chosen = list(groups)
+        for batch in source.iter_batches(self._rows, row_groups=chosen, columns=names, use_threads=not self.is_small):
+            columns = {field_id: batch.column(name) for field_id, name in layout.items()}
+            for field_id, name in layout.items():
+                # Of what is filtered, few rows are left, and only those are worth decoding.
+                if name in repeating and not (filtered and field_id not in self._compared):
+                    columns[field_id] = columns[field_id].dictionary_decode()
+            yield start, batch.num_rows, columns
+            start += batch.num_rows
+
+    def _kept(self, columns: Mapping[int, pa.Array], gone: Positions) -> pa.RecordBatch:
+        request = self._request
+        asked = [field["id"] for field in request.fields]
+        asked += [ROW_ID_FIELD] * request.row_id + [SEQUENCE_FIELD] * request.sequence
+        arrays = [columns[field_id] for field_id in asked]
+        if request.without is not None:
+            gone = ascending(gone, _among(columns[ROW_ID_FIELD], request.without))
+        if self._wanted is not None:
+            others = np.ones(len(arrays[0]), dtype=np.bool_)
+            if len(self._wanted):
+                others[_among(columns[ROW_ID_FIELD], self._wanted)] = False
+            gone = ascending(gone, np.flatnonzero(others))
+        if self._mask is None:
+            return removed(pa.RecordBatch.from_arrays(arrays, schema=self._schema), gone)
+        named = {field["name"].lower(): columns[field["id"]] for field in request.needed}
+        if self._needs_ids:
+            named.setdefault(ROW_ID, columns[ROW_ID_FIELD])
+        keep = self._mask(named)
+        if len(gone):
+            left = np.ones(len(keep), dtype=np.bool_)
+            left[gone] = False
+            keep = pc.and_(keep, pa.array(left))
+        left_over = (array.filter(keep) for array in arrays)
+        decoded = [array.dictionary_decode() if pa.types.is_dictionary(array.type) else array for array in left_over]
+        return pa.RecordBatch.from_arrays(decoded, schema=self._schema)
+
+
+def _mask(request: Request) -> Mask | None:
+    condition = request.filter
+    if condition is None:
+        return None
+    names = [field["name"].lower() for field in request.schema_fields]
+    types = (field["type"] for field in request.schema_fields)
+    kinds = {name: kind if isinstance(kind, str) else "" for name, kind in zip(names, types, strict=True)}
+    if len(kinds) < len(names):
+        return None
+    kinds.setdefault(ROW_ID, "long")
+    return best_effort(lambda: compile_mask(condition, kinds), otherwise=None)
+
+
+def _runs(numbers: Sequence[int]) -> list[range]:
+    """Ascending numbers as ranges of neighbours."""
+    found: list[range] = []
+    for number in numbers:
+        if found and found[-1].stop == number:
+            found[-1] = range(found[-1].start, number + 1)
+        else:
+            found.append(range(number, number + 1))
+    return found
+
+
+def _repeating(metadata: pq.FileMetaData, names: Sequence[str]) -> list[str]:
+    """Texts that the file holds once and points to: read as such and decoded here, they take half the time."""
+    if not metadata.num_row_groups:
+        return []
+    group = metadata.row_group(0)
+    found = (group.column(number) for number in range(group.num_columns))
+    return [
+        column.path_in_schema
+        for column in found
+        if column.path_in_schema in names
+        and column.physical_type == "BYTE_ARRAY"
+        and column.has_dictionary_page
+        and "PLAIN" not in column.encodings
+    ]
+
+
+def _filled(own: pa.Array | None, derived: Positions | None, count: int) -> pa.Array:
+    """What a file holds for a row itself, and where it holds nothing, what follows from the row's place."""
+    if derived is None:
+        return pa.nulls(count, pa.int64()) if own is None else own
+    return pa.array(derived) if own is None else pc.coalesce(own, pa.array(derived))
+
+
+def _among(row_ids: pa.Array, wanted: Positions) -> Positions:
+    """Where a row has one of these ids; ``wanted`` is sorted and not empty."""
+    ids = pc.fill_null(row_ids, -1).to_numpy(zero_copy_only=False)
+    places = np.minimum(np.searchsorted(wanted, ids), len(wanted) - 1)
+    return np.flatnonzero(wanted[places] == ids)
+
+
+def removed(batch: pa.RecordBatch, gone: Positions) -> pa.RecordBatch:
+    """A batch without some of its rows. Few are left out by copying what is between them, which is quickest."""
+    if not len(gone):
+        return batch
+    if len(gone) > _MANY_RUNS:
+        keep = np.ones(batch.num_rows, dtype=np.bool_)
+        keep[gone] = False
+        return batch.filter(pa.array(keep))
+    starts = [0, *(gone + 1).tolist()]
+    ends = [*gone.tolist(), batch.num_rows]
+    runs = [batch.slice(start, end - start) for start, end in zip(starts, ends, strict=True) if end > start]
+    return pa.concat_batches(runs) if runs else batch.slice(0, 0)
+
+
+def _together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def read_ahead(pool: Executor, source: Generator[pa.RecordBatch, None, None]) -> Generator[pa.RecordBatch, None, None]:
+    """The same batches, each made by another thread while the one before it is on its way out.
+
+    One at a time: a reader that has stopped asking holds no thread, and no more than a batch.
+    """
+    coming = pool.submit(next, source, None)
+    try:
+        while (batch := coming.result()) is not None:
+            coming = pool.submit(next, source, None)
+            yield batch
+    finally:
+        coming.cancel()
+        wait([coming])
+        source.close()

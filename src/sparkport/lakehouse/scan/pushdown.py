@@ -1,0 +1,151 @@
+"""Filters for DuckDB to apply while it reads, written so that they can neither lose a row nor make the scan fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sparkport.catalog.best_effort import best_effort
+from sparkport.catalog.expressions import (
+    And,
+    Between,
+    Column,
+    Comparison,
+    Expression,
+    In,
+    IsNotNull,
+    IsNull,
+    Literal,
+    Not,
+    NotIn,
+    Or,
+    SqlType,
+    conjuncts,
+    simplify,
+    walk,
+)
+from sparkport.catalog.sql import is_supported, to_sql, type_sql
+from sparkport.errors import Unsupported
+from sparkport.lakehouse.columns.shapes import sql_type
+from sparkport.lakehouse.iceberg.bounds import decimal_shape
+
+__all__ = ["filter_sql", "stored_sql_type"]
+
+_NAMES = {
+    "boolean": "BOOLEAN",
+    "int": "INTEGER",
+    "long": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "date": "DATE",
+    "time": "TIME",
+    "timestamp": "TIMESTAMP",
+    "timestamptz": "TIMESTAMP WITH TIME ZONE",
+    "timestamp_ns": "TIMESTAMP_NS",
+    "string": "VARCHAR",
+    "uuid": "UUID",
+    "binary": "BLOB",
+}
+_INTEGERS = frozenset(
+    ["TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT"]
+)
+# Types as which clients see what is stored as another, and values stay what they are (or the cast fails).
+_EXACT = frozenset(
+    {
+        ("VARCHAR", "JSON"),
+        ("VARCHAR", "ENUM"),
+        ("VARCHAR", "UUID"),
+        ("FLOAT", "DOUBLE"),
+        ("TIMESTAMP", "TIMESTAMP_S"),
+        ("TIMESTAMP", "TIMESTAMP_MS"),
+    }
+)
+_NEVER_FAIL = (And, Or, Not, Comparison, IsNull, IsNotNull, In, NotIn, Between, Literal, Column)
+
+
+def stored_sql_type(iceberg_type: Any) -> SqlType | None:
+    """The type of a stored column in the terms of filters; None for nested ones and those without a name there."""
+    if (shape := decimal_shape(iceberg_type)) is not None:
+        return SqlType("DECIMAL", width=shape[0], scale=shape[1])
+    if not isinstance(iceberg_type, str):
+        return None
+    name = "BLOB" if iceberg_type.startswith("fixed") else _NAMES.get(iceberg_type)
+    return None if name is None else SqlType(name)
+
+
+def filter_sql(
+    expr: Expression | None,
+    fields: Sequence[Mapping[str, Any]],
+    *,
+    column: Callable[[Mapping[str, Any]], str],
+    row_id: str,
+) -> str | None:
+    """A condition over stored columns that holds wherever ``expr`` does; None where nothing can be said.
+
+    ``column`` spells a field; ``row_id`` is the spelling of the row id. What could fail on some value is put so that
+    it keeps that row instead.
+    """
+    if expr is None:
+        return None
+    return best_effort(lambda: _Pushdown(fields, column, row_id).write(expr), otherwise=None)
+
+
+class _Pushdown:
+    def __init__(
+        self, fields: Sequence[Mapping[str, Any]], column: Callable[[Mapping[str, Any]], str], row_id: str
+    ) -> None:
+        self._fields: dict[str, Mapping[str, Any] | None] = {}
+        for field in fields:
+            name = field["name"].lower()
+            self._fields[name] = None if name in self._fields else field
+        self._column = column
+        self._row_id = row_id
+
+    def write(self, expr: Expression) -> str | None:
+        kept = simplify(expr, self._supported)
+        parts = [self._condition(part) for part in conjuncts(kept)]
+        return " AND ".join(parts) or None
+
+    def _condition(self, part: Expression) -> str:
+        text = to_sql(part, column=lambda found: self._spelled(found) or "NULL")
+        safe = all(isinstance(node, _NEVER_FAIL) and not self._is_doubtful(node) for node in walk(part))
+        return text if safe else f"(TRY({text}) IS DISTINCT FROM FALSE)"
+
+    def _supported(self, node: Expression) -> bool:
+        return is_supported(node) and (not isinstance(node, Column) or self._spelled(node) is not None)
+
+    def _is_doubtful(self, node: Expression) -> bool:
+        """Whether a column is compared as another type than it is stored in, or nobody knows as which."""
+        return isinstance(node, Column) and (node.type is None or (self._spelled(node) or "").startswith("CAST("))
+
+    def _spelled(self, column: Column) -> str | None:
+        name = column.name.lower()
+        if name == "rowid" and name not in self._fields:
+            return self._row_id if column.type in (None, SqlType("BIGINT")) else f"CAST({self._row_id} AS BIGINT)"
+        field = self._fields.get(name)
+        if field is None:
+            return None
+        spelled = self._column(field)
+        if column.type is None:
+            return spelled
+        stored, wanted = stored_sql_type(field["type"]), type_sql(column.type)
+        if stored is None or wanted is None:
+            return spelled if wanted is not None and wanted == _text(field) else None
+        if stored == column.type:
+            return spelled
+        return f"CAST({spelled} AS {wanted})" if _is_exact(stored, column.type) else None
+
+
+def _text(field: Mapping[str, Any]) -> str | None:
+    try:
+        return sql_type(field["type"], field["name"])
+    except Unsupported:
+        return None
+
+
+def _is_exact(stored: SqlType, wanted: SqlType) -> bool:
+    if wanted.id in _INTEGERS:
+        return stored.id in ("INTEGER", "BIGINT") or (stored.id == "DECIMAL" and stored.scale == 0)
+    if (stored.id, wanted.id) == ("DECIMAL", "DECIMAL"):
+        return wanted.scale >= stored.scale and wanted.width - wanted.scale >= stored.width - stored.scale
+    return (stored.id, wanted.id) in _EXACT

@@ -1,0 +1,207 @@
+"""The SQL that reads a group of a snapshot's files: columns by field id, row ids, positions of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparkport.catalog.expressions import Expression, referenced_columns
+from sparkport.catalog.sql import quote_text
+from sparkport.lakehouse.columns.shapes import (
+    Node,
+    Shape,
+    column_sql,
+    default_sql,
+    default_text,
+    fits,
+    must_inspect,
+    read_shape,
+    sql_type,
+)
+from sparkport.lakehouse.files import FileSystem
+from sparkport.lakehouse.iceberg.manifests import ROW_ID_FIELD, SEQUENCE_FIELD, DataFile
+from sparkport.lakehouse.iceberg.metadata import TableMetadata
+from sparkport.lakehouse.scan.pushdown import filter_sql
+
+__all__ = ["Group", "KEY_SHIFT", "ROW_ID", "Request", "SEQUENCE", "WANTED", "empty_sql", "group_files", "group_sql"]
+
+ROW_ID = "rowid"
+SEQUENCE = "_last_updated_sequence_number"
+WANTED = "wanted"  # the name under which a query finds the row ids that it is restricted to
+KEY_SHIFT = 40  # a file's number and a row's position in one number, ascending in the order of reading
+
+Field = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is wanted of every file, whichever query reads it."""
+
+    metadata: TableMetadata
+    schema_fields: tuple[Field, ...]
+    fields: tuple[Field, ...]
+    filter: Expression | None
+    row_id: bool
+    sequence: bool
+    row_ids: NDArray[np.int64] | None
+    without: NDArray[np.int64] | None
+
+    @cached_property
+    def names(self) -> list[str]:
+        return [field["name"] for field in self.fields] + [ROW_ID] * self.row_id + [SEQUENCE] * self.sequence
+
+    @cached_property
+    def needed(self) -> tuple[Field, ...]:
+        """The columns that are read: the ones asked for, and those of the filter."""
+        asked = {field["id"] for field in (*self.fields, *self.compared)}
+        return tuple(field for field in self.schema_fields if field["id"] in asked)
+
+    @cached_property
+    def compared(self) -> tuple[Field, ...]:
+        """The columns of the filter."""
+        named = set() if self.filter is None else {name.lower() for name in referenced_columns(self.filter)}
+        return tuple(field for field in self.schema_fields if field["name"].lower() in named)
+
+    @cached_property
+    def needs_row_ids(self) -> bool:
+        """Whether row ids must be worked out, for whatever purpose."""
+        if self.row_id or self.row_ids is not None or self.without is not None:
+            return True
+        return self.filter is not None and any(name.lower() == ROW_ID for name in referenced_columns(self.filter))
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Files that one query reads. ``nodes`` is None where DuckDB's own mapping does; ``constants`` are by field id."""
+
+    files: list[DataFile]
+    nodes: tuple[Node, ...] | None = None
+    constants: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def has_deletes(self) -> bool:
+        return any(file.deletes for file in self.files)
+
+
+def group_files(fs: FileSystem, request: Request, files: list[DataFile]) -> list[Group]:
+    """Files by the way in which they are to be read, in their order; mostly that is one group."""
+    needed = request.needed
+    if not files or not must_inspect(request.metadata, needed):
+        return [Group(files)]
+    groups: dict[tuple[Any, ...], Group] = {}
+    for file in files:
+        shape = read_shape(fs, request.metadata, file.path)
+        constants = _constants(request.metadata, file, shape=shape, fields=needed)
+        native = not constants and fits(shape, needed)
+        key = () if native else (shape.nodes, constants)
+        group = groups.setdefault(key, Group([], None if native else shape.nodes, constants))
+        group.files.append(file)
+    return list(groups.values())
+
+
+def _constants(
+    metadata: TableMetadata, file: DataFile, *, shape: Shape, fields: Sequence[Field]
+) -> tuple[tuple[int, str], ...]:
+    """Columns that a file does not have because all of its rows have the partition's value there."""
+    there = {node.field_id for node in shape.nodes}
+    found = []
+    for part, value in zip(metadata.specs.get(file.spec_id, ()), file.partition, strict=False):
+        field = next((field for field in fields if field["id"] == part.get("source-id")), None)
+        if field is None or part["transform"] != "identity" or field["id"] in there or value is None:
+            continue
+        text = "".join(f"\\x{byte:02X}" for byte in value) if isinstance(value, bytes) else str(value)
+        found.append((int(field["id"]), f"CAST({quote_text(text)} AS {sql_type(field['type'], field['name'])})"))
+    return tuple(found)
+
+
+def empty_sql(request: Request) -> str:
+    """A query without rows whose columns are those of every query of the request."""
+    parts = [f"CAST(NULL AS {sql_type(field['type'], field['name'])})" for field in request.fields]
+    parts += ["CAST(NULL AS BIGINT)"] * (request.row_id + request.sequence)
+    return f"SELECT {_numbered(parts) or 'NULL'} LIMIT 0"
+
+
+def group_sql(fs: FileSystem, request: Request, group: Group, *, filtered: bool) -> str:
+    """Columns as asked for, then the key (where rows were deleted) and the row id (where some are left out)."""
+    parts = [_name(field) for field in request.fields]
+    parts += ["row_id"] * request.row_id + ["sequence"] * request.sequence
+    parts += ["key"] * group.has_deletes + ["row_id"] * (request.without is not None)
+    text = f"SELECT {_numbered(parts) or 'NULL'} FROM ({_source(fs, request, group)})"
+    conditions = []
+    if filtered and request.filter is not None:
+        found = filter_sql(request.filter, request.schema_fields, column=_name, row_id="row_id")
+        conditions += [found] if found else []
+    if request.row_ids is not None:
+        conditions.append(f"row_id IN (SELECT id FROM {WANTED})")
+    if conditions:
+        text += f" WHERE {' AND '.join(conditions)}"
+    # The join with the wanted ids loses the order.
+    return text if request.row_ids is None else f"{text} ORDER BY key"
+
+
+def _numbered(parts: Sequence[str]) -> str:
+    return ", ".join(f"{part} AS v{number}" for number, part in enumerate(parts))
+
+
+def _name(field: Field) -> str:
+    """Columns go by their ids in the query: no name can be in the way of another."""
+    return f"c{field['id']}"
+
+
+def _source(fs: FileSystem, request: Request, group: Group) -> str:
+    needed = request.needed
+    paths = ", ".join(quote_text(fs.duckdb_path(file.path)) for file in group.files)
+    if group.nodes is None:
+        columns = [_name(field) for field in needed]
+        own_id, own_sequence = "own_row_id", "own_sequence"
+        entries = [_entry(field["id"], _name(field), field) for field in needed]
+        lineage = {"type": "long", "name": ""}
+        entries += [_entry(ROW_ID_FIELD, own_id, lineage)] * request.needs_row_ids
+        entries += [_entry(SEQUENCE_FIELD, own_sequence, lineage)] * request.sequence
+        options = f", schema = MAP {{{', '.join(entries)}}}" if entries else ""
+    else:
+        constants = dict(group.constants)
+        columns = [
+            f"{column_sql(group.nodes, field) or constants.get(field['id']) or default_sql(field, field['name'])} "
+            f"AS {_name(field)}"
+            for field in needed
+        ]
+        own_id, own_sequence = (
+            column_sql(group.nodes, {"id": field_id, "type": "long", "name": ""}) or "NULL"
+            for field_id in (ROW_ID_FIELD, SEQUENCE_FIELD)
+        )
+        options = ""
+    # Each of these makes the query longer to set up: only those that are used are in it.
+    if request.needs_row_ids:
+        first = _by_file([file.first_row_id for file in group.files])
+        columns.append(f"coalesce({own_id}, {first} + file_row_number) AS row_id")
+    if request.sequence:
+        # Like Spark: what has no row ids has no lineage at all.
+        written = _by_file([None if file.first_row_id is None else file.sequence_number for file in group.files])
+        columns.append(f"coalesce({own_sequence}, {written}) AS sequence")
+    if group.has_deletes or request.row_ids is not None:
+        columns.append(f"(CAST(file_index AS BIGINT) << {KEY_SHIFT}) + file_row_number AS key")
+    columns = columns or ["NULL"]
+    return f"SELECT {', '.join(columns)} FROM read_parquet([{paths}], hive_partitioning = false{options})"
+
+
+def _by_file(values: Sequence[int | None]) -> str:
+    """A number that belongs to the row's file: a constant list that the file's place in the query points into."""
+    listed = ", ".join("NULL" if value is None else str(value) for value in values)
+    return f"CAST([{listed}] AS BIGINT[])[CAST(file_index AS BIGINT) + 1]"
+
+
+def _entry(field_id: int, name: str, field: Field) -> str:
+    default = "NULL"
+    if field.get("initial-default") is not None:
+        text = default_text(field["initial-default"], field["type"])
+        default = "NULL" if text is None else quote_text(text)
+        if text is None:
+            default_sql(field, field["name"])  # says that it cannot be done
+    kind = quote_text(sql_type(field["type"], field["name"]))
+    return f"{field_id}: {{name: {quote_text(name)}, type: {kind}, default_value: CAST({default} AS VARCHAR)}}"

@@ -1,0 +1,373 @@
+"""Rows of a snapshot, read by DuckDB straight from the files, with their row ids and without what was deleted.
+
+One query reads all files, mostly. Deleted rows are taken out of the stream afterwards, by their positions: a join in
+the query would lose the order of the rows, and it is the order that makes the taking out cheap.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from sparkport.catalog.expressions import Expression
+from sparkport.errors import Cancelled, InvalidArgument, SparkportError, Unsupported
+from sparkport.lakehouse.cache import BoundedCache
+from sparkport.lakehouse.files import FileSystem
+from sparkport.lakehouse.iceberg import prune
+from sparkport.lakehouse.iceberg.deletes import deleted_positions
+from sparkport.lakehouse.iceberg.lineage import ascending
+from sparkport.lakehouse.iceberg.manifests import DataFile
+from sparkport.lakehouse.iceberg.metadata import IcebergSchema, TableMetadata
+from sparkport.lakehouse.iceberg.plan import SnapshotPlan, live_rows
+from sparkport.lakehouse.scan.direct import DirectScan, read_ahead, removed
+from sparkport.lakehouse.scan.duck import DuckDB, is_broken, translate
+from sparkport.lakehouse.scan.query import (
+    KEY_SHIFT,
+    ROW_ID,
+    SEQUENCE,
+    WANTED,
+    Group,
+    Request,
+    empty_sql,
+    group_files,
+    group_sql,
+)
+
+__all__ = ["BATCH_ROWS", "ROW_ID", "Reader", "RowStream", "SEQUENCE"]
+
+logger = logging.getLogger(__name__)
+
+BATCH_ROWS = 122_880
+_BATCH_BYTES = 16 << 20
+_VECTOR = 2048  # DuckDB's own portion; smaller batches are not made
+_INTERRUPT_SECONDS = 0.05
+_INFLATION = 4  # rows in memory against rows in a file, by experience
+_READERS = 8  # threads that read ahead, each a batch at a time
+
+# The columns of a query follow from its text alone; asking takes longer than to read a small file.
+_schemas: BoundedCache[tuple[str, ...], pa.Schema] = BoundedCache(100_000, weigh=len)
+
+
+class Unfiltered:
+    """Scans that were read without their filter, because DuckDB refused it: right, and far more than was asked for."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.counts: Counter[str] = Counter()
+        """By the class of the error."""
+
+    def note(self, cause: duckdb.Error) -> None:
+        """Into the log the first time, then each time that there are ten times as many."""
+        kind = type(cause).__name__
+        with self._lock:
+            self.counts[kind] += 1
+            count = self.counts[kind]
+        if str(count).strip("0") == "1":
+            logger.warning("a scan is read without its filter (number %d for a %s): %s", count, kind, cause)
+
+
+_unfiltered = Unfiltered()
+
+
+class Reader:
+    """Scans of snapshots. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        *,
+        memory_limit: str = "2GB",
+        threads: int | None = None,
+        temp_directory: str | None = None,
+    ) -> None:
+        self._fs = fs
+        self._duckdb = DuckDB(memory_limit=memory_limit, threads=threads, temp_directory=temp_directory)
+        self._pool = ThreadPoolExecutor(_READERS, thread_name_prefix="sparkport-read")
+        self._lock = threading.Lock()
+        self._streams: weakref.WeakSet[RowStream] = weakref.WeakSet()
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._duckdb.close()
+
+    def reading(self, table_uuid: str) -> set[int]:
+        """Snapshots of a table that scans under way read from."""
+        with self._lock:
+            streams = list(self._streams)
+        found = {stream.snapshot_id for stream in streams if stream.table_uuid == table_uuid and not stream.closed}
+        return {snapshot_id for snapshot_id in found if snapshot_id is not None}
+
+    def all_reading(self) -> dict[str, set[int]]:
+        """The same for all tables, by uuid."""
+        with self._lock:
+            uuids = {stream.table_uuid for stream in self._streams}
+        return {table: self.reading(table) for table in uuids}
+
+    def scan(
+        self,
+        metadata: TableMetadata,
+        plan: SnapshotPlan,
+        *,
+        schema: IcebergSchema | None = None,
+        columns: Sequence[str] | None = None,
+        filter: Expression | None = None,  # noqa: A002 - the word of scan requests
+        row_ids: NDArray[np.int64] | None = None,
+        without: NDArray[np.int64] | None = None,
+        row_id: bool = False,
+        sequence: bool = False,
+    ) -> RowStream:
+        """The rows of a plan's files, in the order in which they were written.
+
+        ``schema`` is the one to read with, unless told the one that belongs to the snapshot; ``columns`` are names
+        in it. ``row_id`` and ``sequence`` add the columns ``rowid`` and ``_last_updated_sequence_number`` at the end.
+        ``filter`` may be applied or not, or in part; ``row_ids`` (read only these) and ``without`` (leave these out)
+        always are. Raises Unsupported where only Spark reads a file right.
+        """
+        chosen = metadata.schema_of(plan.snapshot_id) if schema is None else schema
+        request = Request(
+            metadata=metadata,
+            schema_fields=tuple(chosen["fields"]),
+            fields=_fields(chosen, columns),
+            filter=filter,
+            row_id=row_id,
+            sequence=sequence,
+            row_ids=None if row_ids is None else ascending(row_ids),
+            without=None if without is None or not len(without) else ascending(without),
+        )
+        files = list(plan.files)
+        if filter is not None:
+            files = prune.by_filter(plan.index, metadata, schema=chosen, filter=filter)
+        if request.row_ids is not None:
+            files = prune.by_row_ids(plan.index if filter is None else files, request.row_ids)
+        for file in files:
+            if file.equality_deletes or file.format != "parquet":
+                raise Unsupported(f"only Spark can read '{file.path}': it is no Parquet, or has equality deletes")
+        stream = RowStream(self._fs, self._duckdb, self._pool, request=request, files=files)
+        stream.snapshot_id = plan.snapshot_id
+        with self._lock:
+            self._streams.add(stream)
+        return stream
+
+
+def _fields(schema: IcebergSchema, columns: Sequence[str] | None) -> tuple[Any, ...]:
+    if columns is None:
+        return tuple(schema["fields"])
+    by_name = {field["name"]: field for field in schema["fields"]}
+    if missing := [name for name in columns if name not in by_name]:
+        raise InvalidArgument(f"column '{missing[0]}' not found")
+    return tuple(by_name[name] for name in columns)
+
+
+class RowStream:
+    """Arrow batches on their way out: iterate once, close always. ``close`` may be called from another thread."""
+
+    def __init__(
+        self, fs: FileSystem, database: DuckDB, pool: Executor, *, request: Request, files: list[DataFile]
+    ) -> None:
+        self._fs = fs
+        self._duckdb = database
+        self._pool = pool
+        self._request = request
+        self._files = files
+        self.snapshot_id: int | None = None
+        self._groups = group_files(fs, request, files)
+        self._schema: pa.Schema | None = None
+        self._state = threading.Lock()
+        self._reading = threading.Lock()
+        self._cursor: duckdb.DuckDBPyConnection | None = None
+        self._closed = False
+        self._batch_rows = _batch_rows(files)
+
+    @property
+    def table_uuid(self) -> str:
+        return self._request.metadata.uuid
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def files(self) -> list[DataFile]:
+        """The files that are left to be read after pruning."""
+        return list(self._files)
+
+    @property
+    def total_rows(self) -> int:
+        """How many rows come at most."""
+        return sum(map(live_rows, self._files))
+
+    @property
+    def schema(self) -> pa.Schema:
+        if self._schema is None:
+            self._schema = self._translated(self._find_schema)
+        return self._schema
+
+    def _find_schema(self) -> pa.Schema:
+        text, names = empty_sql(self._request), self._request.names
+
+        def ask() -> pa.Schema:
+            with self._duckdb.cursor() as cursor:
+                found = cursor.sql(text).to_arrow_table().schema
+            return pa.schema([found.field(number).with_name(name) for number, name in enumerate(names)])
+
+        return _schemas.get((text, *names), ask)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        try:
+            for group in self._groups:
+                rest = yield from self._read_directly(group)
+                if rest:
+                    yield from self._read(replace(group, files=rest))
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Stop, whatever the stream is doing. A reader in the middle of a batch gets Cancelled."""
+        with self._state:
+            self._closed = True
+        self._interrupt()
+        # A read under way must not lose its cursor. Interrupt until it has come back: one that was about to start
+        # when it was interrupted did not notice.
+        while not self._reading.acquire(timeout=_INTERRUPT_SECONDS):
+            self._interrupt()
+        try:
+            cursor, self._cursor = self._cursor, None
+        finally:
+            self._reading.release()
+        if cursor is not None:
+            cursor.close()
+
+    def _interrupt(self) -> None:
+        with self._state:
+            if self._cursor is not None:
+                self._cursor.interrupt()
+
+    def _read_directly(self, group: Group) -> Generator[pa.RecordBatch, None, list[DataFile]]:
+        """What Arrow can read; the files that are left are returned."""
+        if group.nodes is not None or not group.files:
+            return group.files
+        scan = DirectScan(self._fs, self._request, group.files, schema=self.schema, rows=self._batch_rows)
+        batches = scan.batches() if scan.is_small else read_ahead(self._pool, scan.batches())
+        with closing(batches):
+            while (batch := self._next(batches)) is not None:
+                yield batch
+        return scan.rest
+
+    def _read(self, group: Group) -> Iterator[pa.RecordBatch]:
+        schema, drop = self.schema, _Deleted(self._fs, self._request, group)
+        try:
+            reader = self._start(group, filtered=True)
+        except SparkportError as exc:
+            if self._request.filter is None or not isinstance(exc.__cause__, duckdb.Error) or is_broken(exc.__cause__):
+                raise
+            _unfiltered.note(exc.__cause__)
+            reader = self._start(group, filtered=False)
+        while (batch := self._next(reader)) is not None:
+            batch = drop.apply(batch)
+            if batch.num_rows:
+                yield _renamed(batch, schema)
+
+    def _next(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+        with self._reading:
+            if self._closed:
+                raise Cancelled("the scan was cancelled")
+            return self._translated(lambda: next(batches, None))
+
+    def _start(self, group: Group, *, filtered: bool) -> Any:
+        text = group_sql(self._fs, self._request, group, filtered=filtered)
+        with self._reading:
+            with self._state:
+                if self._closed:
+                    raise Cancelled("the scan was cancelled")
+                previous, self._cursor = self._cursor, self._duckdb.cursor()
+                cursor = self._cursor
+            if previous is not None:
+                previous.close()
+            for file in group.files:
+                self._fs.register(cursor, file.path)
+            if self._request.row_ids is not None:
+                cursor.register(WANTED, pa.table({"id": self._request.row_ids}))
+            return self._translated(lambda: cursor.sql(text).to_arrow_reader(self._batch_rows))
+
+    def _translated(self, work: Any) -> Any:
+        try:
+            return work()
+        except Exception as exc:  # stores raise what they like, and it comes through DuckDB as it is
+            if is_broken(exc):
+                self._duckdb.replace()
+            raise translate(exc) from exc
+
+
+def _batch_rows(files: Sequence[DataFile]) -> int:
+    """As many rows as make a moderate batch, by the size of the rows in the files."""
+    rows, size = sum(file.record_count for file in files), sum(file.size for file in files)
+    fitting = _BATCH_BYTES * rows // max(size * _INFLATION, 1)
+    return max(_VECTOR, min(BATCH_ROWS, fitting // _VECTOR * _VECTOR))
+
+
+def _renamed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    if not len(schema):
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * batch.num_rows, type=pa.struct([])))
+    return pa.RecordBatch.from_arrays(batch.columns[: len(schema)], schema=schema)
+
+
+class _Deleted:
+    """Takes the deleted rows, and those that are to be left out, out of the batches of one group."""
+
+    def __init__(self, fs: FileSystem, request: Request, group: Group) -> None:
+        self._fs = fs
+        self._files = group.files
+        self._without = request.without
+        self._numbers = [number for number, file in enumerate(group.files) if file.deletes]
+        self._key = len(request.names) if group.has_deletes else None
+
+    def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        keep = None
+        if self._key is not None and batch.num_rows:
+            keep = self._not_deleted(batch.column(self._key).to_numpy(zero_copy_only=False))
+        if self._without is not None:
+            ids = pc.fill_null(batch.column(batch.num_columns - 1), -1).to_numpy(zero_copy_only=False)
+            places = np.minimum(np.searchsorted(self._without, ids), len(self._without) - 1)
+            left = self._without[places] != ids
+            keep = left if keep is None else keep & left
+        if keep is None or keep.all():
+            return batch
+        return removed(batch, np.flatnonzero(~keep))
+
+    def _not_deleted(self, keys: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+        """True for the rows to keep, None for all. ``keys`` ascend as long as DuckDB keeps its promise about order."""
+        if bool(np.any(keys[1:] < keys[:-1])):
+            order = np.argsort(keys)
+            found = self._not_deleted(keys[order])
+            if found is None:
+                return None
+            keep = np.empty(len(keys), dtype=np.bool_)
+            keep[order] = found
+            return keep
+        first, last = int(keys[0]) >> KEY_SHIFT, int(keys[-1]) >> KEY_SHIFT
+        kept: NDArray[np.bool_] | None = None
+        for number in self._numbers[bisect_left(self._numbers, first) : bisect_right(self._numbers, last)]:
+            start, end = np.searchsorted(keys, [number << KEY_SHIFT, (number + 1) << KEY_SHIFT])
+            rows = keys[start:end] - (number << KEY_SHIFT)
+            if not len(rows):
+                continue
+            gone = deleted_positions(self._fs, self._files[number])
+            gone = gone[np.searchsorted(gone, rows[0]) : np.searchsorted(gone, rows[-1], "right")]
+            if len(gone):
+                kept = np.ones(len(keys), dtype=np.bool_) if kept is None else kept
+                kept[start:end] = ~np.isin(rows, gone, assume_unique=True)
+        return kept

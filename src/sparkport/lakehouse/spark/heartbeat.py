@@ -1,0 +1,80 @@
+"""Finding out that Spark, though it runs, has ceased to answer: whoever waits for it would wait for ever.
+
+A process that has ended is noticed by its parent and by every call. One that hangs, or was stopped, is noticed by
+nobody: its sockets are open, and a statement may rightly take hours. So it is asked something that takes no time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from sparkport.lakehouse.spark.connect import close_session
+
+__all__ = ["wait_for_answer", "watch"]
+
+logger = logging.getLogger(__name__)
+
+_EVERY_SECONDS = 5.0
+_PATIENT_SECONDS = 30.0
+_QUESTION = "spark.sql.session.timeZone"
+
+
+def watch(open_session: Callable[[], Any], silence: Callable[[], float], *, ended: threading.Event) -> bool:
+    """Ask until ``ended``, or until there was no answer for so many seconds: then it is True. 0 asks nothing."""
+    asking = _Asking(open_session)
+    try:
+        while not ended.wait(_EVERY_SECONDS):
+            seconds = silence()
+            if seconds <= 0:
+                continue
+            if not asking.is_answered(seconds, ended) and not ended.is_set():
+                logger.error("Spark has not answered for %g seconds", seconds)
+                return True
+    finally:
+        asking.close()
+    return False
+
+
+def wait_for_answer(open_session: Callable[[], Any], *, ended: threading.Event) -> None:
+    """Return when Spark answers again, or at the end. Each question has a connection of its own."""
+    while not ended.is_set():
+        asking = _Asking(open_session)
+        answered = asking.is_answered(_PATIENT_SECONDS, ended)
+        asking.close()
+        if answered:
+            logger.info("Spark answers again")
+            return
+
+
+class _Asking:
+    """Calls have no time limit of their own, so each is made in a thread, which ends with Spark at the latest."""
+
+    def __init__(self, open_session: Callable[[], Any]) -> None:
+        self._open_session = open_session
+        self._session: Any = None
+
+    def is_answered(self, seconds: float, ended: threading.Event) -> bool:
+        """Ask, and wait for so long, or until ``ended``."""
+        answered = threading.Event()
+        threading.Thread(target=self._ask, args=[answered], name="sparkport-heartbeat-ask", daemon=True).start()
+        # In parts: if it was this process that stood still, one of them is over at once, and then the answer is there.
+        parts = max(round(seconds), 2)
+        return any(answered.wait(seconds / parts) for _ in range(parts) if not ended.is_set())
+
+    def _ask(self, answered: threading.Event) -> None:
+        try:
+            if self._session is None:
+                self._session = self._open_session()
+            self._session.conf.get(_QUESTION)
+        except Exception as exc:  # an error is an answer; one that is gone is not ours to notice
+            logger.debug("Spark answers with an error: %s", exc)
+            self.close()
+        finally:
+            answered.set()
+
+    def close(self) -> None:
+        session, self._session = self._session, None
+        close_session(session)

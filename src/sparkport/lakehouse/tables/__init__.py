@@ -1,0 +1,1 @@
+"""The catalog's tables as the server sees them, and their statements."""

@@ -1,0 +1,99 @@
+"""What a session has created and altered itself, so that its transaction sees it.
+
+DuckDB does not send its transaction with DDL: `CREATE TABLE t AS …` creates in one call and inserts in another, whose
+transaction began before. Who looks at the catalog as it was then would not find the table.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+
+from sparkport.catalog.context import CallContext
+from sparkport.lakehouse.names import TableName
+
+__all__ = ["OwnChanges"]
+
+_SESSIONS = 1_000
+_CHANGES = 1_000
+
+
+class _Log:
+    """Each change with its number."""
+
+    def __init__(self) -> None:
+        self.moves: OrderedDict[tuple[TableName, str | None], tuple[int, str | None]] = OrderedDict()
+        self.schemas: OrderedDict[str, tuple[int, Mapping[str, str] | None]] = OrderedDict()
+
+
+class OwnChanges:
+    """The moves of pointers by DDL, of the last sessions that made some. None is the place of a table that is not.
+
+    ``since`` is what ``now`` said when a transaction began: what was done before is in the catalog as it saw it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._number = 0
+        self._logs: OrderedDict[tuple[str | None, str | None], _Log] = OrderedDict()
+
+    def now(self) -> int:
+        return self._number
+
+    def note(self, ctx: CallContext, table: TableName, old: str | None, new: str | None) -> None:
+        with self._lock:
+            log = self._log(ctx)
+            if log is not None:
+                self._number += 1
+                log.moves.pop((table, new), None)  # this is where it is now
+                log.moves[(table, old)] = (self._number, new)
+                while len(log.moves) > _CHANGES:
+                    log.moves.popitem(last=False)
+
+    def note_schema(self, ctx: CallContext, name: str, properties: Mapping[str, str] | None) -> None:
+        with self._lock:
+            log = self._log(ctx)
+            if log is not None:
+                self._number += 1
+                log.schemas[name] = (self._number, properties)
+                while len(log.schemas) > _CHANGES:
+                    log.schemas.popitem(last=False)
+
+    def follow(self, ctx: CallContext, table: TableName, location: str | None, *, since: int) -> str | None:
+        """Where the caller's own changes have brought a table that was here."""
+        with self._lock:
+            for log in self._of(ctx):
+                while (move := log.moves.get((table, location))) is not None and move[0] > since:
+                    since, location = move
+            return location
+
+    def tables(self, ctx: CallContext, *, since: int) -> set[TableName]:
+        """The tables that the caller has changed."""
+        with self._lock:
+            return {key[0] for log in self._of(ctx) for key, move in log.moves.items() if move[0] > since}
+
+    def schemas(
+        self, ctx: CallContext, seen: Mapping[str, Mapping[str, str]], *, since: int
+    ) -> dict[str, Mapping[str, str]]:
+        """The schemas that a caller sees who saw these before."""
+        found: dict[str, Mapping[str, str] | None] = dict(seen.items())
+        with self._lock:
+            for log in self._of(ctx):
+                found.update({name: note[1] for name, note in log.schemas.items() if note[0] > since})
+        return {name: properties for name, properties in sorted(found.items()) if properties is not None}
+
+    def _log(self, ctx: CallContext) -> _Log | None:
+        """Where a call notes what it does; one without session and transaction is never known again."""
+        key = (None, ctx.transaction_id) if ctx.transaction_id is not None else (ctx.session_id, None)
+        if key == (None, None):
+            return None
+        log = self._logs.setdefault(key, _Log())
+        self._logs.move_to_end(key)
+        while len(self._logs) > _SESSIONS:
+            self._logs.popitem(last=False)
+        return log
+
+    def _of(self, ctx: CallContext) -> list[_Log]:
+        keys = [(ctx.session_id, None), (None, ctx.transaction_id)]
+        return [self._logs[key] for key in keys if key != (None, None) and key in self._logs]

@@ -1,0 +1,1 @@
+"""What keeps a lakehouse in order: maintenance, recovery, upgrades, dropped tables."""
