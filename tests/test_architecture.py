@@ -1,6 +1,6 @@
 """The shape of the program, checked: who may import whom, no cycles, honest export lists.
 
-    wire → handlers → {protocol, transactions} → catalog ← {memory, lakehouse}
+    wire → handlers → {protocol, transactions} → catalog → filters; catalog ← {memory, lakehouse}
 
 Sources are read with ``ast`` and never imported, so a broken layer cannot hide what is wrong with another.
 A unit is a package or a module directly under ``sparkport``; a unit may always import itself.
@@ -25,6 +25,7 @@ EVERYTHING = frozenset(
         "client",
         "config",
         "errors",
+        "filters",
         "handlers",
         "lakehouse",
         "memory",
@@ -37,22 +38,22 @@ EVERYTHING = frozenset(
 
 # A dotted name allows that one module and not its whole unit. The empty name is sparkport/__init__.py.
 ALLOWED: dict[str, frozenset[str]] = {
-    "": frozenset({"app", "auth", "catalog", "config", "errors", "memory"}),
+    "": frozenset({"app", "auth", "catalog", "filters", "config", "errors", "memory"}),
     "errors": frozenset(),
     "auth": frozenset({"errors"}),
     "config": frozenset({"errors", "auth"}),
-    "catalog": frozenset({"errors", "auth.identity"}),
-    "protocol": frozenset({"errors", "catalog"}),
-    "transactions": frozenset({"errors", "auth", "catalog"}),
-    "handlers": frozenset({"errors", "auth", "catalog", "protocol", "transactions"}),
-    "wire": frozenset({"errors", "auth", "catalog", "protocol", "handlers", "config"}),
-    "memory": frozenset({"errors", "catalog", "transactions"}),
-    "lakehouse": frozenset({"errors", "catalog", "transactions"}),
-    # The client frames its messages as the server does; nothing else of the wire is its business.
-    "client": frozenset({"errors", "auth", "catalog", "protocol", "wire.frames", "wire.incoming"}),
-    "testing": frozenset({"app", "auth", "catalog", "client", "config", "errors", "memory"}),
+    "filters": frozenset(),
+    "catalog": frozenset({"errors", "auth.identity", "filters"}),
+    "protocol": frozenset({"errors", "catalog", "filters"}),
+    "transactions": frozenset({"errors", "auth", "catalog", "filters"}),
+    "handlers": frozenset({"errors", "auth", "catalog", "filters", "protocol", "transactions"}),
+    "wire": frozenset({"errors", "auth", "catalog", "filters", "protocol", "handlers", "config"}),
+    "memory": frozenset({"errors", "catalog", "filters", "transactions"}),
+    "lakehouse": frozenset({"errors", "catalog", "filters", "transactions"}),
+    "client": frozenset({"errors", "auth", "catalog", "filters", "protocol"}),
+    "testing": frozenset({"app", "auth", "catalog", "filters", "client", "config", "errors", "memory"}),
     "app": EVERYTHING - {"client", "testing"},
-    "cli": frozenset({"", "app", "auth", "catalog", "client", "config", "errors", "memory"}),
+    "cli": frozenset({"", "app", "auth", "catalog", "filters", "client", "config", "errors", "memory"}),
     "__main__": frozenset({"cli"}),
 }
 

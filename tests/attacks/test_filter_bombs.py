@@ -19,7 +19,7 @@ from tests.unit.test_filters import compare, constant, either, operator, ref, sq
 
 from sparkport.auth import AllowAll, Identity, Operation, Resource, Secret, StaticTokens
 from sparkport.catalog.context import CallContext
-from sparkport.catalog.expressions import conjuncts
+from sparkport.filters.expressions import conjuncts
 from sparkport.memory import MemoryCatalog
 from sparkport.protocol.filters import parse_filters
 from sparkport.protocol.flight import FlightEndpoint, Result, Ticket

@@ -14,10 +14,10 @@ from tests.support.listing import create_table_body
 
 from sparkport.memory import MemoryCatalog
 from sparkport.protocol.flight import FlightDescriptor, Ticket
+from sparkport.protocol.frames import StreamWriter
 from sparkport.protocol.targets import Kind, Target
 from sparkport.protocol.targets import Ticket as ScanTicket
 from sparkport.testing import serving
-from sparkport.wire.frames import StreamWriter
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 TICKET = ScanTicket(target=Target("lake", "public", Kind.TABLE, "numbers"))

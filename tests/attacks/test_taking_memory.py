@@ -18,9 +18,9 @@ from tests.robustness.rig import Answer, Raw, action, eventually
 from tests.support.listing import create_table_body
 
 from sparkport.protocol.flight import FlightDescriptor, Ticket
+from sparkport.protocol.frames import flight_data
 from sparkport.protocol.targets import Kind, Target
 from sparkport.protocol.targets import Ticket as ScanTicket
-from sparkport.wire.frames import flight_data
 
 pytestmark = needs_proc
 

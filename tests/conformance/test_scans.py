@@ -12,8 +12,8 @@ from tests.conformance.engines import Ability, EngineUnderTest
 from tests.conformance.rows import NUMBERS, TYPES, numbers
 
 from sparkport.catalog import ROW_ID, Expression, ScanRequest, data_schema, find_row_id_column
-from sparkport.catalog.expressions import Unsupported as Untranslatable
-from sparkport.catalog.predicates import col
+from sparkport.filters.expressions import Unsupported as Untranslatable
+from sparkport.filters.predicates import col
 
 needs = pytest.mark.needs
 

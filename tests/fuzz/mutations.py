@@ -13,8 +13,8 @@ from tests.robustness.test_fuzz_writes import SEEDS
 
 from sparkport.errors import SparkportError
 from sparkport.protocol.flight import Action, FlightDescriptor, Ticket
-from sparkport.wire.frames import flight_data
-from sparkport.wire.incoming import parse_flight_data
+from sparkport.protocol.frames import flight_data
+from sparkport.protocol.incoming import parse_flight_data
 
 __all__ = ["Call", "calls", "mutated"]
 

@@ -15,12 +15,12 @@ import pytest
 
 from sparkport.catalog.builder import CatalogBuilder
 from sparkport.catalog.context import CallContext
-from sparkport.catalog.expressions import BOOLEAN, And, Cast, Column, Comparison, Function, Literal, SqlType
-from sparkport.catalog.predicates import Predicate, lit
 from sparkport.catalog.scan import Scan, ScanRequest
 from sparkport.catalog.table import Table, row_id_field
 from sparkport.client import Client, ScanResult, col, connect
 from sparkport.errors import Cancelled, Conflict, FailedPrecondition, InvalidArgument, Unsupported
+from sparkport.filters.expressions import BOOLEAN, And, Cast, Column, Comparison, Function, Literal, SqlType
+from sparkport.filters.predicates import Predicate, lit
 from sparkport.testing import serving
 
 WAIT = 20

@@ -23,8 +23,8 @@ from sparkport.catalog.ddl import (
     SetNotNull,
 )
 from sparkport.catalog.defaults import default_of
-from sparkport.catalog.predicates import Predicate, col
 from sparkport.errors import Unsupported
+from sparkport.filters.predicates import Predicate, col
 from sparkport.lakehouse.columns.defaults import INITIAL, WRITE
 
 PAIR = pa.struct([("a", pa.int32())])

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 from sparkport.catalog import Arguments, CallContext, CatalogBuilder, Parameter, Scan, ScanRequest, StaticCatalog
 from sparkport.protocol.flight import METHODS, SERVICE_NAME, Action, FlightDescriptor, Handshake, Ticket
+from sparkport.protocol.frames import StreamWriter, flight_data
 from sparkport.protocol.targets import Kind, Target
 from sparkport.protocol.targets import Ticket as ScanTicket
-from sparkport.wire.frames import StreamWriter, flight_data
 
 __all__ = [
     "ALL_METHODS",

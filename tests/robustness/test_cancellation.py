@@ -41,9 +41,9 @@ from sparkport.catalog import (
     StaticCatalog,
 )
 from sparkport.protocol.flight import FlightDescriptor
+from sparkport.protocol.frames import StreamWriter
 from sparkport.protocol.targets import Kind
 from sparkport.testing import serving
-from sparkport.wire.frames import StreamWriter
 
 WAYS = ["cancel", "close", "cut", "reset", "deadline"]
 

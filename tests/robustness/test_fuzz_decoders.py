@@ -18,9 +18,9 @@ from sparkport.catalog.scan import AsOf, AsOfUnit
 from sparkport.errors import InvalidArgument, ResourceExhausted
 from sparkport.protocol import flight
 from sparkport.protocol.filters import parse_filters
+from sparkport.protocol.incoming import StreamReader, parse_flight_data
 from sparkport.protocol.maps import MapReader, unpack
 from sparkport.protocol.targets import MAX_ARGUMENT_BYTES, Kind, Target, Ticket, as_of, decode_arguments, decode_schema
-from sparkport.wire.incoming import StreamReader, parse_flight_data
 
 _INFO = flight.FlightInfo(
     ROWS.schema,

@@ -17,8 +17,8 @@ from sparkport.app import Server
 from sparkport.memory import MemoryCatalog
 from sparkport.protocol.actions import ACTIONS
 from sparkport.protocol.flight import Action, FlightDescriptor
+from sparkport.protocol.frames import StreamWriter
 from sparkport.testing import serving
-from sparkport.wire.frames import StreamWriter
 
 Call = tuple[str, list[bytes], Sequence[tuple[str, str]]]
 

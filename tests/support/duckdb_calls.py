@@ -10,7 +10,7 @@ import duckdb
 import pyarrow as pa
 from tests.support.listing import raw, unpack
 
-from sparkport.catalog.sql import quote_text
+from sparkport.filters.sql import quote_text
 
 __all__ = ["CALL", "run_call"]
 

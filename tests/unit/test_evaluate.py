@@ -11,9 +11,9 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from sparkport.catalog import evaluate
-from sparkport.catalog.evaluate import RowFilter
-from sparkport.catalog.expressions import (
+from sparkport.filters import evaluate
+from sparkport.filters.evaluate import RowFilter
+from sparkport.filters.expressions import (
     And,
     Cast,
     Column,
@@ -26,8 +26,8 @@ from sparkport.catalog.expressions import (
     SqlType,
     Unsupported,
 )
-from sparkport.catalog.predicates import Predicate, col, lit
-from sparkport.catalog.sandbox import SANDBOX
+from sparkport.filters.predicates import Predicate, col, lit
+from sparkport.filters.sandbox import SANDBOX
 from sparkport.protocol.filters import dump_filters, parse_filters
 
 VARCHAR, INTEGER = SqlType("VARCHAR"), SqlType("INTEGER")

@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from tests.support.planned_filters import planned_filters
 
-from sparkport.catalog.evaluate import RowFilter
 from sparkport.errors import InvalidArgument
+from sparkport.filters.evaluate import RowFilter
 from sparkport.protocol.filters import parse_filters
 
 _UUIDS = [uuid.UUID(int=1), uuid.UUID(int=2**127), uuid.UUID(int=2**128 - 1)]

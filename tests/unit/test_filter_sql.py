@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from sparkport.catalog.expressions import (
+from sparkport.filters.expressions import (
     And,
     Between,
     Case,
@@ -28,8 +28,8 @@ from sparkport.catalog.expressions import (
     SqlType,
     Unsupported,
 )
-from sparkport.catalog.predicates import col, lit
-from sparkport.catalog.sql import is_supported, literal_sql, quote_identifier, to_sql, type_sql
+from sparkport.filters.predicates import col, lit
+from sparkport.filters.sql import is_supported, literal_sql, quote_identifier, to_sql, type_sql
 
 INTEGER, VARCHAR, BOOLEAN, ZONED = (
     SqlType("INTEGER"),

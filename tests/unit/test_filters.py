@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sparkport.catalog.expressions import (
+from sparkport.errors import InvalidArgument
+from sparkport.filters.expressions import (
     And,
     Between,
     Cast,
@@ -31,8 +32,7 @@ from sparkport.catalog.expressions import (
     referenced_columns,
     simplify,
 )
-from sparkport.catalog.predicates import Predicate, col, lit
-from sparkport.errors import InvalidArgument
+from sparkport.filters.predicates import Predicate, col, lit
 from sparkport.protocol.filters import dump_filters, parse_filters
 
 BIGINT, VARCHAR = SqlType("BIGINT"), SqlType("VARCHAR")

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkport.errors import InternalError, ResourceExhausted
-from sparkport.wire.frames import StreamWriter, metadata_message
-from sparkport.wire.incoming import parse_flight_data
+from sparkport.protocol.frames import StreamWriter, metadata_message
+from sparkport.protocol.incoming import parse_flight_data
 
 
 def dictionary() -> Any:

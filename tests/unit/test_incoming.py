@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from sparkport.errors import InvalidArgument, ResourceExhausted
 from sparkport.protocol.flight import FlightDescriptor
-from sparkport.wire.frames import StreamWriter, flight_data, metadata_message
-from sparkport.wire.incoming import StreamReader, parse_flight_data
+from sparkport.protocol.frames import StreamWriter, flight_data, metadata_message
+from sparkport.protocol.incoming import StreamReader, parse_flight_data
 
 DESCRIPTOR = FlightDescriptor(path=("public", "t"))
 BATCH = pa.record_batch(

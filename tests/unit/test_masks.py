@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkport.catalog.expressions import (
+from sparkport.filters.expressions import (
     And,
     Between,
     Column,
@@ -24,8 +24,8 @@ from sparkport.catalog.expressions import (
     Or,
     SqlType,
 )
-from sparkport.catalog.masks import compile_mask
-from sparkport.catalog.sql import to_sql
+from sparkport.filters.masks import compile_mask
+from sparkport.filters.sql import to_sql
 from sparkport.lakehouse.scan.direct import arrow_type
 
 BIGINT, VARCHAR = SqlType("BIGINT"), SqlType("VARCHAR")

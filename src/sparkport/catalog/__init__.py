@@ -2,7 +2,6 @@
 
 from sparkport.catalog.builder import CatalogBuilder, SchemaBuilder, StaticCatalog, StaticSchema
 from sparkport.catalog.context import CallContext, Cancellation, transaction_id
-from sparkport.catalog.expressions import Expression
 from sparkport.catalog.functions import (
     ANY,
     Arguments,
@@ -36,6 +35,7 @@ from sparkport.catalog.table import (
     row_id_field,
 )
 from sparkport.catalog.transaction import TransactionManager, TransactionState
+from sparkport.filters.expressions import Expression
 
 __all__ = [
     "ANY",

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from sparkport.catalog.expressions import Expression
 from sparkport.errors import InvalidArgument
+from sparkport.filters.expressions import Expression
 
 __all__ = ["AsOf", "AsOfUnit", "DuckDBCall", "Scan", "ScanRequest", "Scannable", "as_scan"]
 

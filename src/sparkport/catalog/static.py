@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparkport.catalog.context import CallContext
-from sparkport.catalog.evaluate import RowFilter, keep_rows
 from sparkport.catalog.scan import Scan, Scannable, ScanRequest
 from sparkport.catalog.table import ColumnStatistics, StatisticsTable, Table
+from sparkport.filters.evaluate import RowFilter, keep_rows
 
 __all__ = ["ArrowTable", "ScanFunction", "ScanTable", "arrow_statistics", "scan_arrow", "select_batches"]
 

@@ -1,12 +1,12 @@
 """The Python client: catalogs, scans, row changes, transactions and functions of a server, as Arrow."""
 
-from sparkport.catalog.predicates import col, lit
 from sparkport.client.catalog import CatalogVersion, FunctionInfo, FunctionKind, SchemaInfo, TableInfo
 from sparkport.client.client import Client, connect
 from sparkport.client.errors import OutcomeUnknown
 from sparkport.client.results import ScanResult
 from sparkport.client.transaction import Transaction
 from sparkport.client.writes import WriteResult
+from sparkport.filters.predicates import col, lit
 
 __all__ = [
     "CatalogVersion",

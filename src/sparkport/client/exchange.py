@@ -13,8 +13,8 @@ from sparkport.client.connection import Connection, Outbox
 from sparkport.client.errors import translated
 from sparkport.errors import InternalError
 from sparkport.protocol.flight import FlightDescriptor
-from sparkport.wire.frames import StreamWriter, metadata_message
-from sparkport.wire.incoming import StreamReader
+from sparkport.protocol.frames import StreamWriter, metadata_message
+from sparkport.protocol.incoming import StreamReader
 
 __all__ = ["Exchange"]
 

@@ -14,9 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from sparkport.catalog.evaluate import RowFilter, keep_rows
-from sparkport.catalog.expressions import Expression, Or, conjuncts, referenced_columns, simplify
-from sparkport.catalog.predicates import Predicate
 from sparkport.catalog.scan import AsOf, AsOfUnit
 from sparkport.catalog.table import find_row_id_column
 from sparkport.client.connection import Connection
@@ -24,12 +21,15 @@ from sparkport.client.errors import translated
 from sparkport.client.parallel import BatchSource, Parallel
 from sparkport.client.results import ScanResult
 from sparkport.errors import Cancelled, FailedPrecondition, InvalidArgument, Unsupported
+from sparkport.filters.evaluate import RowFilter, keep_rows
+from sparkport.filters.expressions import Expression, Or, conjuncts, referenced_columns, simplify
+from sparkport.filters.predicates import Predicate
 from sparkport.protocol.contents import plain_schema
 from sparkport.protocol.filter_writer import dump_filters
 from sparkport.protocol.flight import REUSE_CONNECTION, FlightEndpoint
+from sparkport.protocol.incoming import StreamReader
 from sparkport.protocol.maps import pack, unpack
 from sparkport.protocol.targets import Target
-from sparkport.wire.incoming import StreamReader
 
 __all__ = ["Selection", "as_of", "open_scan", "select"]
 

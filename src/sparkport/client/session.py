@@ -11,8 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from sparkport.catalog.expressions import Expression
-from sparkport.catalog.predicates import Predicate
 from sparkport.catalog.scan import AsOf
 from sparkport.catalog.statement import Change
 from sparkport.catalog.table import find_row_id_column
@@ -34,6 +32,8 @@ from sparkport.client.rows import BatchRows, Input, RowIds, Rows, as_input, as_r
 from sparkport.client.scan import as_of, open_scan, select
 from sparkport.client.writes import Returning, Statement, WriteResult
 from sparkport.errors import InvalidArgument, SchemaNotFound
+from sparkport.filters.expressions import Expression
+from sparkport.filters.predicates import Predicate
 from sparkport.protocol.flight import ActionType, FlightInfo
 from sparkport.protocol.maps import MapReader, pack
 from sparkport.protocol.targets import Kind, Target

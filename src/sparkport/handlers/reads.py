@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from sparkport.auth.model import Operation
 from sparkport.catalog.context import CallContext
-from sparkport.catalog.expressions import Expression
 from sparkport.catalog.functions import Arguments, TableFunction
 from sparkport.catalog.scan import DuckDBCall, Scan, Scannable, ScanRequest, as_scan
 from sparkport.catalog.table import DirectTable, Table, find_row_id_column
 from sparkport.errors import InternalError, InvalidArgument
+from sparkport.filters.expressions import Expression
 from sparkport.handlers.agents import is_duckdb
 from sparkport.handlers.closing import closed_with
 from sparkport.handlers.directory import Directory

@@ -14,7 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from sparkport.catalog.expressions import (
+from sparkport.errors import InvalidArgument
+from sparkport.filters.expressions import (
     BOOLEAN,
     And,
     Between,
@@ -37,8 +38,7 @@ from sparkport.catalog.expressions import (
     simplify,
     type_of,
 )
-from sparkport.catalog.sql import is_supported
-from sparkport.errors import InvalidArgument
+from sparkport.filters.sql import is_supported
 
 __all__ = ["COMPARISONS", "arrow_sql_type", "dump_filters"]
 

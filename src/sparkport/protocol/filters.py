@@ -1,7 +1,7 @@
 """DuckDB's pushed-down filters, read from the JSON of its bound expressions.
 
 The client applies its filters again itself, so a part that is not understood may be left out, as long as
-no row is lost by it (:func:`sparkport.catalog.expressions.simplify`). Only what is not even the right shape
+no row is lost by it (:func:`sparkport.filters.expressions.simplify`). Only what is not even the right shape
 is refused. Two generations of the form are read: DuckDB 1.x has classes of their own for comparisons and
 casts and gives functions a ``name``; DuckDB 2 makes functions of them all and gives those a ``qname``.
 """
@@ -18,7 +18,8 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-from sparkport.catalog.expressions import (
+from sparkport.errors import InvalidArgument
+from sparkport.filters.expressions import (
     And,
     Between,
     Case,
@@ -41,7 +42,6 @@ from sparkport.catalog.expressions import (
     conjunction,
     simplify,
 )
-from sparkport.errors import InvalidArgument
 from sparkport.protocol.filter_limits import MAX_BYTES, MAX_DEPTH, within_limits
 from sparkport.protocol.filter_writer import COMPARISONS, dump_filters
 

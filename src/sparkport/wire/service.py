@@ -13,11 +13,11 @@ from sparkport.catalog.context import CallContext
 from sparkport.errors import Unsupported
 from sparkport.handlers.service import Handlers
 from sparkport.protocol import flight
+from sparkport.protocol.frames import StreamWriter, metadata_message
+from sparkport.protocol.incoming import StreamReader
 from sparkport.protocol.streams import BatchMessage, MetadataMessage, Outgoing, SchemaMessage
 from sparkport.wire.calls import Requests, open_call
-from sparkport.wire.frames import StreamWriter, metadata_message
 from sparkport.wire.gate import READER, Gate
-from sparkport.wire.incoming import StreamReader
 from sparkport.wire.status import abort
 
 __all__ = ["FlightService"]

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkport.catalog.expressions import Column, Comparison, Expression, In, Literal, SqlType
 from sparkport.errors import Cancelled
+from sparkport.filters.expressions import Column, Comparison, Expression, In, Literal, SqlType
 from sparkport.lakehouse.columns.shapes import sql_type
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg.deletes import deleted_positions

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.lakehouse.fixtures import materialise
 
-from sparkport.catalog.expressions import (
+from sparkport.filters.expressions import (
     And,
     Between,
     Column,
@@ -31,8 +31,8 @@ from sparkport.catalog.expressions import (
     Or,
     SqlType,
 )
-from sparkport.catalog.predicates import col
-from sparkport.catalog.sql import literal_sql, to_sql, type_sql
+from sparkport.filters.predicates import col
+from sparkport.filters.sql import literal_sql, to_sql, type_sql
 from sparkport.lakehouse.iceberg import prune
 from sparkport.lakehouse.iceberg.manifests import ROW_ID_FIELD, DataFile
 from sparkport.lakehouse.iceberg.metadata import TableMetadata

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 from tests.lakehouse.fixtures import NAMES, Fixture, materialise, plain, with_equality_deletes
 
-from sparkport.catalog.expressions import Cast, Column, Comparison, Function, Literal, SqlType
-from sparkport.catalog.predicates import Predicate, col, lit
 from sparkport.errors import Cancelled, Conflict, InternalError, InvalidArgument, Unsupported
+from sparkport.filters.expressions import Cast, Column, Comparison, Function, Literal, SqlType
+from sparkport.filters.predicates import Predicate, col, lit
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg.manifests import DataFile
 from sparkport.lakehouse.iceberg.plan import plan, split

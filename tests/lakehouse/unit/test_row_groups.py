@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sparkport.catalog.expressions import Between, Column, Comparison, Expression, In, IsNull, Literal, SqlType
+from sparkport.filters.expressions import Between, Column, Comparison, Expression, In, IsNull, Literal, SqlType
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg import prune, row_groups
 from sparkport.lakehouse.iceberg.manifests import ROW_ID_FIELD, SEQUENCE_FIELD, DataFile, DeleteFile

@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparkport.catalog.sql import quote_identifier, quote_text
 from sparkport.errors import Conflict, NotFound, Unsupported
+from sparkport.filters.sql import quote_identifier, quote_text
 from sparkport.lakehouse.cache import BoundedCache
 from sparkport.lakehouse.columns.type_table import Refused, parquet_name, primitive
 from sparkport.lakehouse.files import FileSystem

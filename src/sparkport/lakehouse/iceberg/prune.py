@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparkport.catalog.best_effort import best_effort
-from sparkport.catalog.expressions import (
+from sparkport.filters.expressions import (
     And,
     Between,
     Column,

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from sparkport.catalog.best_effort import best_effort
-from sparkport.catalog.masks import Mask, compile_mask
+from sparkport.filters.masks import Mask, compile_mask
 from sparkport.lakehouse.files import FileSystem, local_path
 from sparkport.lakehouse.iceberg import prune
 from sparkport.lakehouse.iceberg.bounds import decimal_shape

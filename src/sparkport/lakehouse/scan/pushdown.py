@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sparkport.catalog.best_effort import best_effort
-from sparkport.catalog.expressions import (
+from sparkport.errors import Unsupported
+from sparkport.filters.expressions import (
     And,
     Between,
     Column,
@@ -24,8 +25,7 @@ from sparkport.catalog.expressions import (
     simplify,
     walk,
 )
-from sparkport.catalog.sql import is_supported, to_sql, type_sql
-from sparkport.errors import Unsupported
+from sparkport.filters.sql import is_supported, to_sql, type_sql
 from sparkport.lakehouse.columns.shapes import sql_type
 from sparkport.lakehouse.iceberg.bounds import decimal_shape
 

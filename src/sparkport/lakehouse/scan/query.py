@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sparkport.catalog.expressions import Expression, referenced_columns
-from sparkport.catalog.sql import quote_text
+from sparkport.filters.expressions import Expression, referenced_columns
+from sparkport.filters.sql import quote_text
 from sparkport.lakehouse.columns.shapes import (
     Node,
     Shape,

@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sparkport.catalog.expressions import Expression
 from sparkport.errors import Cancelled, InvalidArgument, SparkportError, Unsupported
+from sparkport.filters.expressions import Expression
 from sparkport.lakehouse.cache import BoundedCache
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg import prune

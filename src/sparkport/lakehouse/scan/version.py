@@ -19,10 +19,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparkport.catalog.context import CallContext
-from sparkport.catalog.expressions import Expression, conjunction, conjuncts, referenced_columns
 from sparkport.catalog.scan import AsOf, AsOfUnit, DuckDBCall, Scan, ScanRequest
 from sparkport.catalog.table import ROW_ID, ColumnStatistics
 from sparkport.errors import InvalidArgument, NotFound, Unsupported, VersionNotFound
+from sparkport.filters.expressions import Expression, conjunction, conjuncts, referenced_columns
 from sparkport.lakehouse.columns.columns import CHECKS, Columns, Json, field_names, read_columns, tags_in
 from sparkport.lakehouse.columns.storage import from_stored
 from sparkport.lakehouse.columns.types import pushable

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from sparkport.errors import InternalError, ResourceExhausted
-from sparkport.wire import ipc
+from sparkport.protocol import ipc
 
 __all__ = ["HARD_LIMIT_BYTES", "MAX_MESSAGE_BYTES", "StreamWriter", "flight_data", "metadata_message"]
 

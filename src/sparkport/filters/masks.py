@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparkport.catalog.expressions import (
+from sparkport.filters.expressions import (
     And,
     Between,
     Column,

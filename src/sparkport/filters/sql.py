@@ -2,7 +2,7 @@
 
 Nothing of the sender's reaches the text as it is: names are quoted, literals are spelled again from their
 values, and only types and functions of the lists below are translated. What is not on the lists is dropped
-by the rule of :func:`sparkport.catalog.expressions.simplify`. Left off the lists on purpose is whatever
+by the rule of :func:`sparkport.filters.expressions.simplify`. Left off the lists on purpose is whatever
 depends on settings of the client that the server cannot see: its time zone (anything that turns a TIMESTAMP
 WITH TIME ZONE into something else), what it makes of a division by zero, and how floats print.
 """
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, TypeAlias
 
-from sparkport.catalog.expressions import (
+from sparkport.filters.expressions import (
     And,
     Between,
     Case,

@@ -19,10 +19,10 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparkport.catalog.expressions import Column, Expression, Function, SqlType, conjuncts, simplify, walk
-from sparkport.catalog.masks import Mask, compile_mask
-from sparkport.catalog.sandbox import SANDBOX
-from sparkport.catalog.sql import ColumnSql, is_supported, to_sql, type_sql
+from sparkport.filters.expressions import Column, Expression, Function, SqlType, conjuncts, simplify, walk
+from sparkport.filters.masks import Mask, compile_mask
+from sparkport.filters.sandbox import SANDBOX
+from sparkport.filters.sql import ColumnSql, is_supported, to_sql, type_sql
 
 __all__ = ["RowFilter", "keep_rows"]
 

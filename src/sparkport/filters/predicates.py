@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from sparkport.catalog.expressions import (
+from sparkport.filters.expressions import (
     BOOLEAN,
     And,
     Between,

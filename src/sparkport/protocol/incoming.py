@@ -18,9 +18,9 @@ from pyarrow import types
 
 from sparkport.catalog.room import has_views, require_room, view_bytes
 from sparkport.errors import InvalidArgument, ResourceExhausted
+from sparkport.protocol import ipc
 from sparkport.protocol.flight import FlightDescriptor, check_names
 from sparkport.protocol.targets import MAX_SCHEMA_BYTES
-from sparkport.wire import ipc
 
 __all__ = ["Account", "FlightData", "MAX_BATCH_BYTES", "StreamReader", "parse_flight_data"]
 
