@@ -56,9 +56,8 @@ class Client:
 def test_each_statement_lands_once_whatever_the_network_does(
     rest_uri: str, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "sparkport.lakehouse.catalogs.rest_commit._PAUSES", (0.0,) * 2
-    )  # so that outcomes stay unknown, too
+    # So that some outcomes stay unknown, too.
+    monkeypatch.setattr("sparkport.lakehouse.catalogs.rest_commit._PAUSES", (0.0,) * 2)
     lot = random.Random(seed)
     lake = Lake(rest_uri, tmp_path)
     table = lake.table("t")
