@@ -499,6 +499,15 @@ def test_a_read_only_sqlite_is_unavailable() -> None:
         Path(folder).chmod(0o755)
 
 
+def test_a_catalog_that_a_newer_server_has_used_is_refused(database: Database) -> None:
+    SqlPointers(database, "lake").create(A, "a0")
+    with database.transaction(write=True) as work:
+        work.change("UPDATE sparkport_meta SET schema_version = schema_version + 1")
+    with pytest.raises(FailedPrecondition, match="newer sparkport"):
+        SqlPointers(database, "lake")
+    assert SqlPointers(database, "another").location(A) is None
+
+
 def test_sqlite_keeps_few_descriptors_however_many_threads_used_it(tmp_path: Path) -> None:
     """A stock limit of 1,024 descriptors is soon reached by hundreds of threads with three each."""
     with closing(SqliteDatabase(tmp_path / "catalog.db")) as opened, ThreadPoolExecutor(64) as threads:

@@ -77,7 +77,7 @@ def _map(data: bytes) -> object:
     body = MapReader.from_body(data)
     asked: list[object] = []
     for key in ("a", "b", "c", "d"):
-        for ask in (body.text, body.raw, body.base64, body.integer, body.integers, body.texts, body.text_map, body.map):
+        for ask in (body.text, body.raw, body.integer, body.integers, body.texts, body.text_map, body.map):
             try:
                 asked.append(ask(key))
             except InvalidArgument:

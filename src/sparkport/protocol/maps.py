@@ -5,8 +5,6 @@ DuckDB packs binary values as msgpack *str* that is not UTF-8, so msgpack is dec
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -127,12 +125,6 @@ class MapReader:
     def optional_raw(self, key: str) -> bytes | None:
         """None when the key is absent, nil or empty."""
         return (self.raw(key) or None) if key in self else None
-
-    def base64(self, key: str) -> bytes:
-        try:
-            return base64.b64decode(self.text(key), validate=True)
-        except (binascii.Error, ValueError) as exc:
-            raise self._wrong(key, "base64 text") from exc
 
     def flag(self, key: str, *, default: bool | None = None) -> bool:
         value = self._values.get(key)

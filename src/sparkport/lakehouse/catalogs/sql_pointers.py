@@ -95,8 +95,14 @@ class SqlPointers(Pointers):
             if "iceberg_type" not in work.columns("iceberg_tables"):
                 # A catalog that Spark made by its older schema; Spark itself upgrades it in the same way.
                 work.change("ALTER TABLE iceberg_tables ADD COLUMN iceberg_type VARCHAR(5)")
-            if not work.query("SELECT 1 FROM sparkport_meta WHERE catalog_name = ?", [self._catalog]):
+            known = work.query("SELECT schema_version FROM sparkport_meta WHERE catalog_name = ?", [self._catalog])
+            if not known:
                 work.change("INSERT INTO sparkport_meta VALUES (?, ?)", [self._catalog, SCHEMA_VERSION])
+            elif known[0][0] > SCHEMA_VERSION:
+                raise FailedPrecondition(
+                    f"catalog '{self._catalog}' was used by a newer sparkport, whose notes this one cannot read: "
+                    f"version {known[0][0]}, not {SCHEMA_VERSION}"
+                )
             if self._server is not None:
                 work.change("INSERT INTO sparkport_fences VALUES (?, ?)", [self._catalog, self._server])
 

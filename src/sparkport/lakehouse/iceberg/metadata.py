@@ -33,7 +33,6 @@ class Snapshot:
     manifest_list: str
     summary: Mapping[str, str]
     first_row_id: int | None
-    added_rows: int | None
 
     @property
     def operation(self) -> str:
@@ -178,7 +177,6 @@ def _snapshot(found: Mapping[str, Any]) -> Snapshot:
         manifest_list=found["manifest-list"],
         summary=MappingProxyType(dict(found.get("summary") or {})),
         first_row_id=found.get("first-row-id"),
-        added_rows=found.get("added-rows"),
     )
 
 
