@@ -249,3 +249,37 @@ def test_a_transaction_whose_snapshot_others_have_expired_is_made_again(lake: La
     with at_point("apply.after", lambda: _expire(table)):
         tx.commit()
     assert by_key(table.agreed()) == CHANGES["update"][2]
+
+
+# Others publish what is aside
+
+
+def _publish(table: Handle) -> None:
+    """As a foreign job does that publishes all that waits for it."""
+    metadata = table.table()._version.metadata
+    waiting = [snapshot for snapshot in metadata.snapshots if snapshot.parent_id == metadata.main_snapshot_id]
+    for snapshot in waiting:
+        table.sql(
+            f"CALL `{table.lake.catalog}`.system.publish_changes(table => 'public.{table.name}', "
+            f"wap_id => '{snapshot.summary['wap.id']}')"
+        )
+    assert waiting
+
+
+def test_a_statement_that_others_publish_is_there_once(
+    table: Handle, change: tuple[Callable[[Handle, CallContext], int], int, dict[int, str]]
+) -> None:
+    do, rows, expected = change
+    with at_point("apply.after", lambda: _publish(table)):
+        assert do(table, NOBODY) == rows
+    assert by_key(table.agreed()) == expected
+
+
+@pytest.mark.parametrize("name", ["insert", "update", "delete"])
+def test_a_transaction_that_others_publish_is_there_once(lake: Lake, table: Handle, name: str) -> None:
+    do, _, expected = CHANGES[name]
+    tx = Tx(lake)
+    do(table, tx.ctx)
+    with at_point("publish.before", lambda: _publish(table)):
+        tx.commit()
+    assert by_key(table.agreed()) == expected

@@ -147,8 +147,7 @@ class Applier:
                         self._merge(session, part, changed)
                 fault("apply.after")
         except SparkportError as exc:
-            self.discard(staged)
-            if self._is_taken_back(staged):
+            if self.take_back(staged):
                 return None
             if isinstance(exc, Unavailable):
                 raise
@@ -158,7 +157,7 @@ class Applier:
         except BaseException:
             self._let_go(staged)
             raise
-        if self._is_taken_back(staged):
+        if self._was_in_the_open(staged):
             self.discard(staged)
             return None
         return staged
@@ -187,8 +186,14 @@ class Applier:
                     drop_branches(self._pointers, self._files, table, lambda name: name == staged.mark)
         self._let_go(staged)
 
-    def _is_taken_back(self, staged: StagedSnapshot) -> bool:
-        """Whether they had landed in the open. This MUST be asked before they are published."""
+    def take_back(self, staged: StagedSnapshot) -> bool:
+        """Discard snapshots; whether they had landed in the open. This MUST be asked before they are published."""
+        try:
+            return self._was_in_the_open(staged)
+        finally:
+            self.discard(staged)
+
+    def _was_in_the_open(self, staged: StagedSnapshot) -> bool:
         base = staged.part.version.metadata.main_snapshot_id
         return take_back(self._pointers, self._files, staged.table, staged.mark, base)
 

@@ -302,7 +302,8 @@ class _Group:
             for staged in self._staged.values():
                 edit = self._applier.edit(staged)
                 if edit is None:
-                    self._applier.discard(self._staged.pop(staged.table))
+                    # Others may have published it, which must not be done twice.
+                    self._applier.take_back(self._staged.pop(staged.table))
                     return False
                 edits.append(edit)
             ids = [member.id for member in self._members if member.recorded]
