@@ -177,7 +177,7 @@ class Transactions(TransactionManager, Generic[S]):
 
     def failed(self, transaction_id: str) -> None:
         with contextlib.suppress(InDoubt, TransactionNotActive):  # it stays open, or was committed after all
-            self._end(transaction_id, TransactionState.ABORTED)
+            self.rollback(transaction_id)
 
     def status(self, transaction_id: str) -> TransactionState | None:
         self.expire()
