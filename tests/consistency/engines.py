@@ -71,7 +71,8 @@ class EngineUnderTest:
     """An engine that is being served.
 
     ``maintain`` is the engine's own work on a table, which no client may notice, and says how many files it has
-    replaced; ``plain_spark`` is somebody who changes tables past the server. None where there is no such thing.
+    replaced; ``compact`` is the part of it that replaces them. ``plain_spark`` is somebody who changes tables past the
+    server. None where there is no such thing.
     Where clients have their own way to begin transactions, as at one of several servers, that is ``begin``;
     ``refusals`` are the codes that they may meet then.
     """
@@ -83,6 +84,7 @@ class EngineUnderTest:
     refusals: frozenset[Code] = frozenset({Code.ABORTED})
     clock: Clock = field(default_factory=Clock)
     maintain: Callable[[str], int] | None = None
+    compact: Callable[[str], int] | None = None
     plain_spark: PlainSpark | None = None
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
@@ -133,11 +135,15 @@ def lakehouse_engine() -> Iterator[EngineUnderTest]:
         def maintain(table: str) -> int:
             return maintenance.run(("public", table)).counts.get("compacted_files", 0)
 
+        def compact(table: str) -> int:
+            return maintenance.run(("public", table), ("compact",)).counts.get("compacted_files", 0)
+
         yield EngineUnderTest(
             catalog=opened.catalog,
             location=server.location,
             size=Size(transactions=6, writers=0.25, rounds=2, examples=3, steps=14),
             maintain=maintain,
+            compact=compact,
             plain_spark=plain_spark,
         )
 

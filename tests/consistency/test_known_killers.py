@@ -47,8 +47,8 @@ class Setting:
             yield Mine(self, transaction)
 
     def compact(self) -> None:
-        assert self.engine.maintain is not None
-        assert self.engine.maintain(self.table) > 1, "there was nothing to compact"
+        assert self.engine.compact is not None
+        assert self.engine.compact(self.table) > 1, "there was nothing to compact"
 
     def split(self, first: int = 100) -> None:
         """Three rows more, in a file of their own, so that there is something to compact."""

@@ -105,13 +105,10 @@ def _mostly_deleted(file: DataFile, ratio: float) -> bool:
 def expirable(
     metadata: TableMetadata, settings: MaintenanceSettings, *, now: float, needed: Collection[int]
 ) -> list[int]:
-    """Snapshots that may go, oldest first. ``needed`` are those that somebody reads; refs need theirs in any case.
-
-    What led from one that is read to the table as it is stays too: it tells a transaction what others have done since.
-    """
+    """Snapshots that may go, oldest first. ``needed`` are those that somebody reads; refs need theirs in any case."""
     kept = {int(ref["snapshot-id"]) for ref in metadata.refs.values()} | set(needed)
-    line = [snapshot.id for snapshot in metadata.ancestors(metadata.main_snapshot_id)]
-    kept.update(line[: 1 + max((at for at, snapshot_id in enumerate(line) if snapshot_id in needed), default=0)])
+    if metadata.main_snapshot_id is not None:
+        kept.add(metadata.main_snapshot_id)
     left = _left_main(metadata)
     newest_first = sorted(left, key=lambda snapshot_id: left[snapshot_id], reverse=True)
     ranks = {snapshot_id: rank for rank, snapshot_id in enumerate(newest_first, start=1)}
