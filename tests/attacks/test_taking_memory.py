@@ -66,12 +66,15 @@ def alice(victim: Victim) -> Iterator[Raw]:
 
 
 def others_are_answered(victim: Victim) -> None:
-    """In a second; the test gives a slow machine some more."""
+    """In a second; the test gives a slow machine some more, and one that others keep busy a second and a third try."""
+    taken: list[float] = []
     with Raw(victim.port, token="bob") as bob:
         assert bob.call("DoAction", action("list_schemas", {"catalog_name": "lake"})).code is OK
-        begun = time.monotonic()
-        assert bob.call("DoAction", action("list_schemas", {"catalog_name": "lake"})).code is OK
-        assert time.monotonic() - begun < 5
+        while len(taken) < 3 and (not taken or taken[-1] >= 5):
+            begun = time.monotonic()
+            assert bob.call("DoAction", action("list_schemas", {"catalog_name": "lake"})).code is OK
+            taken.append(time.monotonic() - begun)
+    assert taken[-1] < 5, taken
 
 
 def varint(number: int) -> bytes:
