@@ -202,7 +202,7 @@ def test_network_file_systems_are_known(tmp_path: Path) -> None:
 def test_a_ledger_on_a_network_file_system_is_refused_unless_it_was_chosen(
     rest_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for module in ("open", "databases"):
+    for module in ("lakehouse", "catalogs.databases"):
         monkeypatch.setattr(f"sparkport.lakehouse.{module}.network_file_system", lambda folder: "nfs4")
     folder, chosen = str(tmp_path / "warehouse"), f"sqlite:///{tmp_path}/chosen.db"
     with pytest.raises(FailedPrecondition, match=r"network file system \(nfs4\).*set ledger_uri"):
