@@ -1,9 +1,9 @@
 # The same few verbs at home and in CI. Each sets up what it needs on a machine that has only Python 3.11 or newer.
-#   make test ARGS="-k transactions -x"     ARGS goes to the program that the verb runs
+#   make test ARGS="-k transactions -x"     ARGS goes to the program that the verb runs; ARGS="-n 0" tests in one process
 #   make test PYTHON=python3.12             PYTHON makes .venv, where the first suitable one found is not wanted
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-duckdb test-faults test-histories check bench clean venv java
+.PHONY: help serve test test-duckdb test-faults test-histories test-fuzz soak check bench clean venv java
 
 ARGS ?=
 PYTHON ?=
@@ -17,7 +17,7 @@ serve: venv java ## run the server on 127.0.0.1:50051
 	@.venv/bin/sparkport serve $(ARGS)
 
 test: venv java ## run the tests
-	@.venv/bin/python -m pytest $(ARGS)
+	@.venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(ARGS)
 
 test-duckdb: venv java ## run examples/duckdb/*.sql through a real DuckDB: CLIENT=its shell EXTENSION=airport's file
 	@PYTHONPATH=. .venv/bin/python -m tests.sessions --client "$(CLIENT)" --extension "$(EXTENSION)" $(ARGS)
@@ -31,6 +31,10 @@ test-histories: venv java ## only histories, of one server and for longer: thous
 
 test-fuzz: venv ## mutated calls over the wire: MINUTES=5 SEED=1; started again it goes on
 	@PYTHONPATH=. .venv/bin/python -m tests.fuzz --minutes $(or $(MINUTES),5) --seed $(or $(SEED),1) $(ARGS)
+
+soak: venv java ## clients of every kind at two servers, kills, strangers and maintenance for HOURS=1 (or MINUTES=10): SEED=1
+	@PYTHONPATH=. .venv/bin/python -m tests.soak --seed $(or $(SEED),1) \
+		$(if $(MINUTES),--minutes $(MINUTES),--hours $(or $(HOURS),1)) $(ARGS)
 
 check: venv ## lint, formatting and types
 	@.venv/bin/ruff check

@@ -155,11 +155,7 @@ DROP TABLE dear;
 -- Catalog Error: Table with name dear does not exist!
 DROP TABLE IF EXISTS dear;
 
--- only with a server: keys cannot be kept there
-CREATE TABLE keyed (id INTEGER PRIMARY KEY);
--- IO Error: Airport @ grpc://127.0.0.1:50051/: create_table: reading result Flight returned unimplemented error, with message: table 'keyed': PRIMARY KEY cannot be enforced and is refused
-CREATE TABLE unique_names (name VARCHAR UNIQUE);
--- IO Error: Airport @ grpc://127.0.0.1:50051/: create_table: reading result Flight returned unimplemented error, with message: table 'unique_names': UNIQUE cannot be enforced and is refused
+-- only with a server: its tables cannot be referred to
 CREATE TABLE referring (id INTEGER REFERENCES goods (id));
 -- Binder Error: Failed to create foreign key: there is no primary key or unique constraint for referenced table "goods"
 

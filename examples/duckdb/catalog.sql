@@ -11,10 +11,12 @@ SELECT database_name FROM duckdb_databases() WHERE database_name = 'lake';
 -- lake
 
 -- only with a server: these are its own schemas
-SELECT schema_name FROM duckdb_schemas() WHERE database_name = 'lake' ORDER BY ALL;
+SELECT schema_name FROM duckdb_schemas() WHERE database_name = 'lake' AND schema_name <> 'spark' ORDER BY ALL;
 -- schema_name
+-- history
 -- office
 -- public
+-- rows
 -- tx
 
 SELECT schema_name, table_name, column_count FROM duckdb_tables() WHERE database_name = 'lake' AND schema_name = 'office' ORDER BY ALL;

@@ -38,6 +38,17 @@ SELECT * FROM lake.public.users ORDER BY id;
 -- 2 | Grace
 -- 3 | Edsger
 
+-- Keys are kept, and rows changed by them.
+
+CREATE TABLE lake.public.stock (item VARCHAR PRIMARY KEY, amount INTEGER);
+
+-- only with a server: the functions of rows
+SELECT * FROM lake.rows.upsert('public.stock', (SELECT 'tea' AS item, 5 AS amount));
+-- item | amount | merge_action
+-- tea | 5 | INSERT
+
+DROP TABLE lake.public.stock;
+
 -- Names are found without regard to case, and shorter after USE.
 
 USE lake.public;

@@ -16,6 +16,7 @@ carries its status code and, where DuckDB has one, the name of the exception tha
     │   ├── TransactionNotFound
     │   └── VersionNotFound         a snapshot that never was, or is expired
     ├── AlreadyExists
+    │   └── DuplicateKey            a row has the PRIMARY KEY or UNIQUE values of another
     ├── FailedPrecondition          right call, wrong state
     │   └── TransactionNotActive
     ├── Unsupported                 UNIMPLEMENTED: known, but not done here
@@ -31,6 +32,7 @@ carries its status code and, where DuckDB has one, the name of the exception tha
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 from typing import ClassVar
 
@@ -42,10 +44,12 @@ __all__ = [
     "Conflict",
     "ConstraintViolation",
     "DeadlineExceeded",
+    "DuplicateKey",
     "FailedPrecondition",
     "FunctionNotFound",
     "InternalError",
     "InvalidArgument",
+    "MESSAGE_LENGTH",
     "NotFound",
     "PermissionDenied",
     "ResourceExhausted",
@@ -61,6 +65,7 @@ __all__ = [
     "Unsupported",
     "VersionNotFound",
     "rows_changed",
+    "without_places",
 ]
 
 
@@ -87,6 +92,8 @@ class SparkportError(Exception):
 
     code: ClassVar[Code] = Code.INTERNAL
     duckdb_exception: ClassVar[str | None] = None
+    error_id: str | None = None
+    """Where the log has more of it than the caller is told."""
 
     @property
     def message(self) -> str:
@@ -122,6 +129,8 @@ class SchemaNotFound(NotFound):
 class TableNotFound(NotFound):
     def __init__(self, schema: str, table: str) -> None:
         super().__init__(f"table '{schema}.{table}' not found")
+        self.schema = schema
+        self.table = table
 
 
 class FunctionNotFound(NotFound):
@@ -145,6 +154,10 @@ class VersionNotFound(NotFound):
 
 class AlreadyExists(SparkportError):
     code = Code.ALREADY_EXISTS
+
+
+class DuplicateKey(AlreadyExists):
+    duckdb_exception = "ConstraintException"
 
 
 class FailedPrecondition(SparkportError):
@@ -199,3 +212,21 @@ class DeadlineExceeded(SparkportError):
 
 class InternalError(SparkportError):
     code = Code.INTERNAL
+
+
+MESSAGE_LENGTH = 2_000
+"""What is told of a message; the log has all of it."""
+
+# Between quotes a path may have blanks.
+_PLACE = re.compile(
+    r"(?<=')/[^'\n]*/[^'\n]*(?=')"
+    r"|\b[a-z][a-z0-9+.-]{0,20}:/{1,3}[^\s'\",;)\]]+"
+    r"|(?<![\w.~*/-])/(?:[\w.@%+~=:-]+/)+[\w.@%+~=:-]*",
+    re.IGNORECASE,
+)
+_STACK = re.compile(r"\n\s*(?:at [\w$.]+\(|Traceback |JVM stacktrace|Caused by: ).*", re.DOTALL)
+
+
+def without_places(message: str) -> str:
+    """What clients are told of a message: where the server keeps its files and whom it talks to is not for them."""
+    return _PLACE.sub("…", _STACK.sub("", message[:MESSAGE_LENGTH]))

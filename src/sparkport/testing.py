@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from sparkport.app import CustomAction, Limits, Server, TlsSettings
+from sparkport.app import CustomAction, HttpSettings, Limits, ObserveSettings, Server, TlsSettings
 from sparkport.auth.model import Authenticator, Authorizer
 from sparkport.catalog.model import Catalog
 
@@ -25,8 +25,13 @@ def serving(
     tls: TlsSettings | None = None,
     limits: Limits | None = None,
     actions: Iterable[CustomAction] = (),
+    http: HttpSettings | None = None,
+    observe: ObserveSettings | None = None,
 ) -> Iterator[Server]:
-    """A running server on a free loopback port, stopped at the end of the block."""
+    """A running server on a free loopback port, stopped at the end of the block.
+
+    Unless ``observe`` says otherwise no call is slow: machines that tests run on may be.
+    """
     server = Server(
         *catalogs,
         port=0,
@@ -35,6 +40,8 @@ def serving(
         tls=tls,
         limits=limits or Limits(max_concurrent_calls=64),
         actions=actions,
+        http=http,
+        observe=observe or ObserveSettings(slow_seconds=0),
     )
     with server:
         yield server

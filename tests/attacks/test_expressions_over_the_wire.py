@@ -22,6 +22,7 @@ from sparkport.lakehouse.columns.columns import CHECKS
 from sparkport.lakehouse.columns.columns import COLUMNS as NOTES
 from sparkport.lakehouse.iceberg.edits import set_properties
 from sparkport.lakehouse.lakehouse import Lakehouse
+from sparkport.lakehouse.names import TableName
 from sparkport.testing import serving
 
 PAIR = pa.struct([("a", pa.int64())])
@@ -214,7 +215,7 @@ def test_a_default_that_somebody_else_has_spoiled_hinders_nobody_who_does_not_ne
 
 def _spoil(lakehouse: Lakehouse, name: str, properties: dict[str, str | None]) -> None:
     engine = lakehouse.engine
-    current = engine.current(("public", name.removeprefix("public.")))
+    current = engine.versions.current(TableName("public", name.removeprefix("public.")))
     assert current is not None
     after = set_properties(current.json, properties, previous=current.location)
-    engine.pointers.commit([Edit(current.name, current.json, after, current.location)])
+    engine.storage.pointers.commit([Edit(current.table, current.json, after, current.location)])

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from tests.faults.rig import Rig
 
+from sparkport.lakehouse.file_modes import FileMode
 from sparkport.lakehouse.lakehouse import Lakehouse
-from sparkport.lakehouse.modes import FileMode
 from sparkport.lakehouse.settings import LakehouseSettings
 
 OTHERS = 0o007

@@ -48,7 +48,15 @@ def test_rights_in_another_catalog_run_no_action_of_this_one(
     with attach(lake_server, "reader") as reader:
         for name in ("mine", "lake", "MINE", "*", ""):
             header = [("airport-catalog", name)] if name else []
-            for action, body in (("maintain", table), ("upgrade_table", table), ("demo", {"items": 1})):
+            for action, body in (
+                ("backup", {}),
+                ("maintain", table),
+                ("upgrade_table", table),
+                ("set_table", {**table, "journal": True}),
+                ("flush_journal", {}),
+                ("journal_status", {}),
+                ("demo", {"items": 1}),
+            ):
                 found = code(reader, action, body, *header)
                 assert found is grpc.StatusCode.PERMISSION_DENIED, (name, action)
 

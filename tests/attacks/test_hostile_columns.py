@@ -140,7 +140,7 @@ def test_a_name_that_spark_uses_in_a_merge_is_refused(catalog: MutableCatalog, n
 def test_rows_of_a_table_that_has_such_a_name_all_the_same_are_not_changed(attacked_lakehouse: Lakehouse) -> None:
     catalog = attacked_lakehouse.catalog
     table = create(catalog, named(["x"]))
-    with attacked_lakehouse.engine.spark.session() as session:
+    with attacked_lakehouse.engine.storage.spark.session() as session:
         session.sql(f"ALTER TABLE lake.{table} RENAME COLUMN x TO __row_operation").collect()
     with serving(catalog) as server, DuckDBClient(server.location, watchdog=120.0) as client:
         duckdb = client.attach("lake")
@@ -168,7 +168,7 @@ def test_a_copied_table_is_changed_in_the_right_rows_too(attacked_lakehouse: Lak
     rows = misleading()
     catalog = attacked_lakehouse.catalog
     table = create(catalog, rows)
-    with attacked_lakehouse.engine.spark.session() as session:
+    with attacked_lakehouse.engine.storage.spark.session() as session:
         name = f"lake.{table}"
         session.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('write.merge.mode' = 'copy-on-write')").collect()
     with serving(catalog) as server, DuckDBClient(server.location, watchdog=120.0) as client:

@@ -20,8 +20,8 @@ from sparkport.catalog import isolated
 from sparkport.catalog.constraints import check_rows, require_checks
 from sparkport.catalog.context import CallContext, entered
 from sparkport.catalog.isolated import ExpressionRefused, Processes, failing_conditions, stabilities, values_of
-from sparkport.catalog.isolated_worker import Evaluator, _untouchable
 from sparkport.errors import Cancelled, ConstraintViolation, DeadlineExceeded, InvalidArgument, ResourceExhausted
+from sparkport.filters.isolated_worker import Evaluator, _untouchable
 
 ROWS = pa.RecordBatch.from_pydict(
     {"a": pa.array([1, 2], pa.int64()), "s": ["x", "y"], "l": [[1], [2, 3]], "p": [{"q": 1}, {"q": 2}]}

@@ -239,7 +239,7 @@ def test_names_of_any_other_characters_are_names_and_no_paths(tmp_path: Path) ->
         assert [table.name for table in client.tables() if table.schema_name == "public"] == []
 
 
-def test_a_table_named_like_lines_of_the_journal_removes_no_file_after_a_crash(tmp_path: Path) -> None:
+def test_a_table_named_like_lines_of_the_notes_removes_no_file_after_a_crash(tmp_path: Path) -> None:
     victim = tmp_path / "victim.txt"
     victim.write_text("precious")
     with Rig(tmp_path / "server", spark="sc://127.0.0.1:9") as rig:  # no Spark: names need none

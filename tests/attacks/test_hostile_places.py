@@ -1,4 +1,4 @@
-"""Files outside of what is a warehouse's own are never removed, whatever a name, a journal or foreign metadata says."""
+"""Files outside of what is a warehouse's own are never removed, whatever a name, a note or foreign metadata says."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.support.lakehouse import maintenance_of
 
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.ddl import MutableSchema, TableDefinition
-from sparkport.lakehouse.catalogs.databases import open_database
+from sparkport.lakehouse.catalogs.open_database import open_database
 from sparkport.lakehouse.catalogs.sql_pointers import SqlPointers
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg.edits import new_table
 from sparkport.lakehouse.iceberg.metadata_files import write_metadata
 from sparkport.lakehouse.lakehouse import Lakehouse
-from sparkport.lakehouse.places import Warehouse, new_folder
+from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.settings import LakehouseSettings
-from sparkport.lakehouse.upkeep.dropped import DroppedFolders
-from sparkport.lakehouse.upkeep.maintenance import Maintenance
+from sparkport.lakehouse.upkeep.dropped_folders import DroppedFolders
 from sparkport.lakehouse.upkeep.maintenance_plan import MaintenanceSettings
+from sparkport.lakehouse.warehouse import Warehouse, new_folder
 
 COLUMNS = pa.schema([("id", pa.int64())])
 FIELDS = [{"id": 1, "name": "id", "type": "long", "required": False}]
@@ -58,14 +59,14 @@ def written(path: Path) -> Path:
     return path
 
 
-def test_a_forged_journal_removes_nothing_but_metadata_of_the_warehouse_that_nobody_points_to(
+def test_a_forged_note_removes_nothing_but_metadata_of_the_warehouse_that_nobody_points_to(
     warehouse: Path, tmp_path: Path
 ) -> None:
     first = Lakehouse(LakehouseSettings(warehouse=str(warehouse)))
     schema = first.catalog.schema(CallContext(), "public")
     assert isinstance(schema, MutableSchema)
     schema.create_table(CallContext(), TableDefinition(name="t", columns=COLUMNS))
-    pointer = Path(first.engine.pointers.location(("public", "t")) or "")
+    pointer = Path(first.engine.storage.pointers.location(TableName("public", "t")) or "")
     (staging,) = (path for path in (warehouse / ".staging").iterdir() if path.is_dir())
     catalog = (staging / "catalog.txt").read_text()
     first.stop()
@@ -128,7 +129,7 @@ def test_a_dropped_table_takes_no_folder_along_that_is_elsewhere(
     precious = written(place / "data" / "rows.parquet")
     with closing(open_database(f"sqlite:///{tmp_path}/catalog.db")) as database:
         pointers = SqlPointers(database, "lake", FileSystem())
-        pointers.create(("public", "t"), location)
+        pointers.create(TableName("public", "t"), location)
         dropped = DroppedFolders(
             database,
             "lake",
@@ -143,7 +144,7 @@ def test_a_dropped_table_takes_no_folder_along_that_is_elsewhere(
             row = "INSERT INTO sparkport_folders VALUES ('lake', ?, NULL) ON CONFLICT DO NOTHING"
             for spelled in (str(place), str(elsewhere), "/", str(warehouse), f"{warehouse}/../elsewhere"):
                 work.change(row, [spelled])
-        pointers.drop(("public", "t"))
+        pointers.drop(TableName("public", "t"))
         dropped.note(now)
         assert dropped.remove(now + 10 * DAY, grace=DAY) == []
         assert dropped.remove(now + 20 * DAY, grace=DAY) == []
@@ -163,20 +164,20 @@ def test_a_dropped_tables_folder_stays_when_another_table_has_it_under_another_s
         precious = written(place / "data" / "rows.parquet")
         metadata = new_table(f"{warehouse}/alias", FIELDS, last_column_id=1, properties={})
         other = write_metadata(files, {**metadata, "location": str(tmp_path / "other")}, None)
-        pointers.create(("public", "t"), own)
+        pointers.create(TableName("public", "t"), own)
         dropped = DroppedFolders(
             database, "lake", warehouse=str(warehouse), files=files, pinned=lambda: (), is_read=lambda _: False
         )
         now = precious.stat().st_mtime
         dropped.note(now)
-        pointers.drop(("public", "t"))
+        pointers.drop(TableName("public", "t"))
         dropped.note(now)
         # Its metadata is elsewhere, and says by another way that the table is in this folder.
         Path(other).write_text(json.dumps(metadata))
-        SqlPointers(database, "another", files).create(("public", "u"), other)
+        SqlPointers(database, "another", files).create(TableName("public", "u"), other)
         assert dropped.remove(now + 10 * DAY, grace=DAY) == []
         assert precious.exists()
-        SqlPointers(database, "another", files).drop(("public", "u"))
+        SqlPointers(database, "another", files).drop(TableName("public", "u"))
         assert dropped.remove(now + 20 * DAY, grace=DAY) == [str(place)]
 
 
@@ -188,17 +189,16 @@ def test_a_table_that_says_it_lies_elsewhere_gets_nothing_removed_there(
 ) -> None:
     """A foreign table, or one of a catalog that answers with odd places: Spark is not even asked."""
     place = location.format(tmp=tmp_path, warehouse=warehouse)
-    files = opened.engine.files
+    files = opened.engine.storage.files
     metadata = new_table(str(tmp_path / "foreign"), FIELDS, last_column_id=1, properties={})
     pointer = Path(write_metadata(files, metadata, None))
     pointer.write_text(json.dumps({**metadata, "location": place}))
-    opened.engine.pointers.create(("public", "foreign"), str(pointer))
+    opened.engine.storage.pointers.create(TableName("public", "foreign"), str(pointer))
     old = written(pointer.with_name(f"00000-{uuid.uuid4()}.metadata.json"))
     os.utime(old, (0, 0))
-    reader = opened._reader
     at_once = MaintenanceSettings(metadata_seconds=0, orphan_seconds=0)
-    maintenance = Maintenance(opened.engine, reader, at_once)
-    report = maintenance.run(("public", "foreign"), ("orphans", "metadata"))
+    maintenance = maintenance_of(opened, at_once)
+    report = maintenance.run(TableName("public", "foreign"), ("orphans", "metadata"))
     assert set(report.skipped) == {"orphans", "metadata"}
     assert report.counts == {}
     assert old.exists()

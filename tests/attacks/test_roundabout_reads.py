@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.flight as pf
 import pytest
 from tests.attacks.callers import TOKENS, attach, guarded, rules
 from tests.support.duckdb_client import AirportError
 
 from sparkport.auth import RuleAuthorizer
 from sparkport.catalog.context import CallContext
-from sparkport.catalog.room import MAX_EXPANDED_BYTES
+from sparkport.catalog.memory_sizes import MAX_EXPANDED_BYTES
 from sparkport.client import connect
 from sparkport.errors import PermissionDenied, ResourceExhausted
 from sparkport.handlers.columns import fit_all
@@ -42,6 +43,15 @@ def test_the_right_to_delete_gives_no_rows_back(catalog: MemoryCatalog, way: str
                 with pytest.raises(PermissionDenied, match="may not read"):
                     client.delete("public.t", [0], returning=True)
                 assert client.delete("public.t", [0]).count == 1
+
+
+def test_who_may_not_read_is_not_told_how_many_rows_there_are(catalog: MemoryCatalog) -> None:
+    allowed = rules({"subjects": "nobody", "operations": "insert", "resources": "lake.public.t"})
+    with guarded(catalog, authorizer=allowed) as server, pf.connect(server.location) as stock:
+        for name, rows in (("admin", 2), ("nobody", -1)):
+            options = pf.FlightCallOptions(headers=[(b"authorization", f"Bearer {name}-token".encode())])
+            listed = [info for info in stock.list_flights(b"", options) if info.descriptor.path[-1] == b"t"]
+            assert [info.total_records for info in listed] == [rows]
 
 
 @pytest.mark.parametrize("what", ["table", "schema"])

@@ -22,12 +22,13 @@ from enum import Enum
 from pathlib import Path
 
 import pyarrow as pa
-from tests.support.lakehouse import lakehouse
+from tests.support.lakehouse import Contents, lakehouse
 
 from sparkport.catalog import (
     CallContext,
     Catalog,
     CatalogBuilder,
+    DeletableTable,
     InsertableTable,
     ScanRequest,
     Table,
@@ -36,6 +37,9 @@ from sparkport.catalog import (
     as_scan,
 )
 from sparkport.catalog.ddl import MutableSchema, TableDefinition
+from sparkport.lakehouse.journal.settings import JournalSettings
+from sparkport.lakehouse.lakehouse import Lakehouse
+from sparkport.lakehouse.names import TableName
 from sparkport.memory import MemoryCatalog
 
 __all__ = ["Ability", "ENGINES", "EngineUnderTest", "Gap", "Ground", "never", "notimpl", "notyet"]
@@ -46,6 +50,8 @@ class Ability(Enum):
     INSERT = "insert"
     UPDATE_AND_DELETE = "update and delete"
     VERSIONS = "versions"
+    COMMIT_VERSIONS = "each commit of rows is a version"
+    CHANGES = "commits and changes are told"
     STATISTICS = "statistics"
     DDL = "create, alter and drop"
     OWN_DDL = "a transaction sees what its own session has created since"
@@ -82,6 +88,8 @@ class Ground:
     moment: Callable[[], datetime]
     """A time after all commits so far and before all later ones."""
     ctx: CallContext = field(default_factory=CallContext)
+    keep: Callable[[], None] = lambda: None
+    """For one that outlives its test: others are given another catalog."""
 
     def table(self, name: str = "t") -> Table:
         schema = self.catalog.schema(self.ctx, "public")
@@ -110,6 +118,11 @@ class Ground:
         assert isinstance(table, UpdatableTable)
         reader = pa.RecordBatchReader.from_batches(rows.schema, rows.to_batches())
         return table.update(self.ctx, row_ids, reader).affected_rows
+
+    def delete(self, row_ids: list[int], name: str = "t") -> int:
+        table = self.table(name)
+        assert isinstance(table, DeletableTable)
+        return table.delete(self.ctx, row_ids).affected_rows
 
     def read(self, request: ScanRequest | None = None, name: str = "t") -> pa.Table:
         """The rows of a request, all parts of it one after the other, with the asked columns in the table's order."""
@@ -169,20 +182,53 @@ def _static(tables: Mapping[str, pa.Table]) -> Ground:
     return Ground(schema.build(), lambda: datetime.now(UTC))
 
 
-def _lakehouse(tables: Mapping[str, pa.Table]) -> Ground:
-    folder = Path(tempfile.mkdtemp(prefix="sparkport-lake-"))
-    opened = contextlib.ExitStack()
-    opened.callback(shutil.rmtree, folder, ignore_errors=True)
-    lake = opened.enter_context(lakehouse(folder))
-    atexit.register(opened.close)
-    ground = Ground(lake.catalog, _later)
-    for name, rows in tables.items():
+class _Lakehouses:
+    """One is enough for all tests that come after each other; of tables that were filled once the files are kept."""
+
+    def __init__(self, journal: JournalSettings | None = None) -> None:
+        self._journal = journal
+        self._empty: tuple[Lakehouse, Contents] | None = None
+        self._filled: list[tuple[str, pa.Table, str]] = []
+
+    def make(self, tables: Mapping[str, pa.Table]) -> Ground:
+        if self._empty is None:
+            opened = _opened(self._journal)
+            self._empty = opened, Contents(opened)
+        lake, contents = self._empty
+        contents.restore()
+        ground = Ground(lake.catalog, _later, keep=self._give_up)
+        for name, rows in tables.items():
+            self._fill(lake, ground, name, rows)
+        return ground
+
+    def _fill(self, lake: Lakehouse, ground: Ground, name: str, rows: pa.Table) -> None:
+        table, pointers = TableName("public", name), lake.engine.storage.pointers
+        for known, held, location in self._filled:
+            if known == name and held.schema.equals(rows.schema, check_metadata=True) and held.equals(rows):
+                pointers.create(table, location)
+                return
         schema = lake.catalog.schema(ground.ctx, "public")
         assert isinstance(schema, MutableSchema)
         schema.create_table(ground.ctx, TableDefinition(name=name, columns=rows.schema))
         if rows.num_rows:
             ground.insert(rows, name)
-    return ground
+            if self._journal is not None:
+                lake.journal.flush(60)
+        made = pointers.location(table)
+        assert made is not None
+        self._filled.append((name, rows, made))
+
+    def _give_up(self) -> None:
+        self._empty = None
+        self._filled.clear()
+
+
+def _opened(journal: JournalSettings | None) -> Lakehouse:
+    folder = Path(tempfile.mkdtemp(prefix="sparkport-lake-"))
+    opened = contextlib.ExitStack()
+    opened.callback(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(opened.close)
+    return opened.enter_context(lakehouse(folder, journal=journal))
 
 
 def _later() -> datetime:
@@ -199,7 +245,12 @@ ENGINES: tuple[EngineUnderTest, ...] = (
     EngineUnderTest(name="memory", make=_memory),
     EngineUnderTest(
         name="lakehouse",
-        make=_lakehouse,
+        make=_Lakehouses().make,
+    ),
+    EngineUnderTest(
+        name="journal",
+        make=_Lakehouses(JournalSettings(new_tables=True, seconds=3_600.0)).make,
+        gaps={Ability.COMMIT_VERSIONS: never("what is published counts: a flush is one version")},
     ),
     EngineUnderTest(
         name="static",
@@ -209,6 +260,7 @@ ENGINES: tuple[EngineUnderTest, ...] = (
             Ability.INSERT: _READ_ONLY,
             Ability.UPDATE_AND_DELETE: _READ_ONLY,
             Ability.VERSIONS: never("an Arrow table has no history"),
+            Ability.CHANGES: never("an Arrow table has no history"),
             Ability.DDL: _READ_ONLY,
             Ability.PLANNED_MOMENT: never("an Arrow table does not change"),
         },

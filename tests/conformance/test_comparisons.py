@@ -128,6 +128,7 @@ def _ground(engine_name: str, mode: str) -> Ground:
     if Ability.INSERT in engine.gaps:
         return engine.make({"t": rows})
     ground = engine.make({"t": rows.slice(0, 1)})
+    ground.keep()
     ground.insert(rows.slice(1, 2))
     ground.insert(rows.slice(3))
     return ground
@@ -153,21 +154,28 @@ def _cases() -> list[tuple[str, str]]:
     return [("plain", name) for name in TYPES] + [("lossless", name) for name in different]
 
 
-@pytest.mark.parametrize(("mode", "name"), _cases())
-def test_no_comparison_loses_a_row(engine: EngineUnderTest, mode: str, name: str) -> None:
-    ground, client = _ground(engine.name, mode), _client(mode)
-    compared, forms = 0, itertools.cycle([(True, True), (True, False), (False, True)])
+@cache
+def _judged(mode: str, name: str) -> list[tuple[str, set[int], str]]:
+    """Conditions, the rows that DuckDB finds by them, and the filters that its client sends: one for all engines."""
+    client, forms = _client(mode), itertools.cycle([(True, True), (True, False), (False, True)])
+    found = []
     for condition in _conditions(f"v_{name}", TYPES[name][1]):
         try:
-            wanted = [row[0] for row in client.execute(f"SELECT rn FROM t WHERE {condition} ORDER BY rn").fetchall()]
+            rows = client.execute(f"SELECT rn FROM t WHERE {condition}").fetchall()
         except duckdb.Error:  # DuckDB cannot compare it so, and its client sends nothing
             continue
         optimize, first_form = next(forms)
         text = planned_filters(client, condition, optimize=optimize, first_form=first_form)
-        if text is None:
-            continue
+        if text is not None:
+            found.append((condition, {row[0] for row in rows}, text))
+    assert len(found) > 2 * len(TYPES[name][1])
+    return found
+
+
+@pytest.mark.parametrize(("mode", "name"), _cases())
+def test_no_comparison_loses_a_row(engine: EngineUnderTest, mode: str, name: str) -> None:
+    ground = _ground(engine.name, mode)
+    for condition, wanted, text in _judged(mode, name):
         given = ground.read(ScanRequest(columns=("rn",), filter=parse_filters(text)))["rn"].to_pylist()
         assert given == sorted(set(given)), condition
-        assert set(wanted) <= set(given), (condition, sorted(set(wanted) - set(given)))
-        compared += 1
-    assert compared > 2 * len(TYPES[name][1])
+        assert wanted <= set(given), (condition, sorted(wanted - set(given)))

@@ -43,11 +43,13 @@ def refused(table: Table, ground: Ground, at: AsOf) -> None:
     table.schema_at(ground.ctx, at)
 
 
+@pytest.mark.needs(Ability.COMMIT_VERSIONS)
 def test_version_0_is_the_table_as_created_and_each_commit_counts_one(engine: EngineUnderTest) -> None:
     ground = grown(engine)
     assert [len(ids(ground, version(number))) for number in range(4)] == [0, 10, 20, 30]
 
 
+@pytest.mark.needs(Ability.COMMIT_VERSIONS)
 def test_an_old_version_stays_as_it_was_while_the_table_grows(engine: EngineUnderTest) -> None:
     ground = grown(engine)
     before = ids(ground, version(2))
@@ -63,6 +65,7 @@ def test_a_row_has_the_same_id_in_every_version(engine: EngineUnderTest) -> None
     assert old == new[:10]
 
 
+@pytest.mark.needs(Ability.COMMIT_VERSIONS)
 def test_a_timestamp_means_the_last_commit_not_after_it(engine: EngineUnderTest) -> None:
     ground = engine.make({"t": numbers(0, 10)})
     first = ground.moment()
@@ -108,6 +111,7 @@ def test_nonsense_is_an_invalid_argument(engine: EngineUnderTest, at: AsOf) -> N
         refused(ground.table(), ground, at)
 
 
+@pytest.mark.needs(Ability.COMMIT_VERSIONS)
 def test_versions_are_read_on_several_threads_while_rows_arrive(engine: EngineUnderTest) -> None:
     ground = grown(engine)
     with ThreadPoolExecutor(6) as pool:

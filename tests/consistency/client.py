@@ -153,7 +153,7 @@ class ContractClient:
         try:
             answers = list(self._connection.stream_stream("DoPut", messages, _headers(transaction)))
         except grpc.RpcError as exc:
-            raise _failed(AirportError.of(exc)) from exc
+            raise _failed(AirportError.from_grpc(exc)) from exc
         answer: dict[str, Any] = msgpack.unpackb(decode("Result", answers[0]).body)
         return answer
 

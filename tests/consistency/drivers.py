@@ -16,9 +16,9 @@ from tests.consistency.engines import PATIENCE_SECONDS, EngineUnderTest, can_def
 from tests.consistency.model import Refused, Rows
 
 from sparkport.catalog.context import CallContext
+from sparkport.catalog.row_ids import ROW_ID
 from sparkport.catalog.scan import AsOf, AsOfUnit, ScanRequest
 from sparkport.catalog.statement import Change, MissingRows, StatementRequest
-from sparkport.catalog.table import ROW_ID
 from sparkport.catalog.transaction import Isolation
 from sparkport.errors import SparkportError
 from sparkport.handlers.operations import Operations, require_manager

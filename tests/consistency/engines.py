@@ -12,14 +12,15 @@ from pathlib import Path
 import pyarrow as pa
 from tests.consistency.history import Clock
 from tests.consistency.sessions import Calls
-from tests.support.lakehouse import lakehouse
+from tests.support.lakehouse import lakehouse, maintenance_of
 from tests.support.plain_spark import PlainSpark
 
 from sparkport.catalog.model import Catalog
 from sparkport.catalog.transaction import Isolation
 from sparkport.client import Client, connect
 from sparkport.errors import Code, Unsupported
-from sparkport.lakehouse.upkeep.maintenance import Maintenance
+from sparkport.lakehouse.journal.settings import JournalSettings
+from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.upkeep.maintenance_plan import MaintenanceSettings
 from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
@@ -32,6 +33,7 @@ __all__ = [
     "PATIENCE_SECONDS",
     "Size",
     "can_defer",
+    "journal_engine",
     "lakehouse_engine",
     "memory_engine",
 ]
@@ -72,7 +74,8 @@ class EngineUnderTest:
 
     ``maintain`` is the engine's own work on a table, which no client may notice, and says how many files it has
     replaced; ``compact`` is the part of it that replaces them. ``plain_spark`` is somebody who changes tables past the
-    server. None where there is no such thing.
+    server. None where there is no such thing. ``flush`` brings rows where their ids stay.
+    Where tables are ``is_journalled`` versions count flushes, and of changes of one row by others and here ours stay.
     Where clients have their own way to begin transactions, as at one of several servers, that is ``begin``;
     ``refusals`` are the codes that they may meet then.
     """
@@ -86,6 +89,8 @@ class EngineUnderTest:
     maintain: Callable[[str], int] | None = None
     compact: Callable[[str], int] | None = None
     plain_spark: PlainSpark | None = None
+    flush: Callable[[], object] = lambda: None
+    is_journalled: bool = False
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def new_table(self, name: str, rows: pa.Table) -> str:
@@ -95,6 +100,7 @@ class EngineUnderTest:
             client.create_table(f"public.{name}", rows.schema)
             if rows.num_rows:
                 client.insert(f"public.{name}", rows)
+                self.flush()
         return name
 
     def connect(self) -> Client:
@@ -123,29 +129,44 @@ def memory_engine() -> Iterator[EngineUnderTest]:
 
 
 @contextmanager
-def lakehouse_engine() -> Iterator[EngineUnderTest]:
+def lakehouse_engine(journal: JournalSettings | None = None) -> Iterator[EngineUnderTest]:
     with (
         tempfile.TemporaryDirectory(prefix="sparkport-lake-", ignore_cleanup_errors=True) as folder,
-        lakehouse(Path(folder)) as opened,
+        lakehouse(Path(folder), journal=journal) as opened,
         serving(opened.catalog) as server,
         closing(PlainSpark(opened)) as plain_spark,
     ):
-        maintenance = Maintenance(opened.engine, opened.maintenance._reader, ALL_OF_MAINTENANCE)
+        maintenance = maintenance_of(opened, ALL_OF_MAINTENANCE)
 
         def maintain(table: str) -> int:
-            return maintenance.run(("public", table)).counts.get("compacted_files", 0)
+            opened.journal.flush(PATIENCE_SECONDS)
+            return maintenance.run(TableName("public", table)).counts.get("compacted_files", 0)
 
         def compact(table: str) -> int:
-            return maintenance.run(("public", table), ("compact",)).counts.get("compacted_files", 0)
+            opened.journal.flush(PATIENCE_SECONDS)
+            return maintenance.run(TableName("public", table), ("compact",)).counts.get("compacted_files", 0)
 
         yield EngineUnderTest(
             catalog=opened.catalog,
             location=server.location,
-            size=Size(transactions=6, writers=0.25, rounds=2, examples=3, steps=14),
+            size=Size(transactions=6, writers=0.25, rounds=2, examples=3, steps=14)
+            if journal is None
+            else Size(transactions=10, writers=0.6, rounds=8, examples=3, steps=30),
             maintain=maintain,
             compact=compact,
             plain_spark=plain_spark,
+            is_journalled=journal is not None,
+            flush=lambda: None if journal is None else opened.journal.flush(PATIENCE_SECONDS),
         )
 
 
-ENGINES: dict[str, EngineFactory] = {"memory": memory_engine, "lakehouse": lakehouse_engine}
+def journal_engine() -> AbstractContextManager[EngineUnderTest]:
+    """All tables are journalled. Flushes come as fast as they can, so that they meet everything."""
+    return lakehouse_engine(JournalSettings(new_tables=True, seconds=0.05))
+
+
+ENGINES: dict[str, EngineFactory] = {
+    "memory": memory_engine,
+    "lakehouse": lakehouse_engine,
+    "journal": journal_engine,
+}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,7 +34,7 @@ class Stranger:
     """``closed`` is entered while a table is rewritten; ``dropping`` is told the name of a table before it is dropped.
 
     ``remade`` are the tables that may be dropped and made anew, by their places; ``keys`` those of lists, without which
-    tables are sets.
+    tables are sets. ``left_out`` are deeds that it does not do.
     """
 
     spark: PlainSpark
@@ -42,6 +42,7 @@ class Stranger:
     remade: Sequence[int] = ()
     closed: Callable[[], AbstractContextManager[None]] = nullcontext
     dropping: Callable[[str], None] = lambda table: None
+    left_out: Collection[str] = ()
     counts: dict[str, int] = field(default_factory=dict)
 
     def on(self, tables: Sequence[str]) -> Disturbance:
@@ -52,6 +53,7 @@ class Stranger:
             "roll back": (3, self._roll_back),
             "make anew": (1, self._make_anew),
         }
+        deeds = {name: deed for name, deed in deeds.items() if name not in self.left_out}
 
         def disturb(recorder: Recorder, over: threading.Event, dice: random.Random) -> None:
             names = self._chosen(deeds, dice)

@@ -257,7 +257,7 @@ class ResolvingStatement(Calls):
         running = Statement(
             connection=connection,
             target=parse_name(f"public.{table}").target(Kind.TABLE, connection.catalog),
-            change=change,
+            operation=change.value,
             rows=as_input(rows, lambda: rows.schema),
             returning=False,
             in_transaction=False,

@@ -8,7 +8,7 @@ import pytest
 from tests.consistency.two_servers import WORKLOADS, Town, run_round, town
 from tests.consistency.workloads import Load
 from tests.support.postgres import PostgresCluster
-from tests.support.postgres_spark import postgres_spark
+from tests.support.spark import shared_spark
 
 pytest_plugins = ["tests.support.services"]
 pytestmark = pytest.mark.timeout(400)
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(400)
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresCluster) -> Iterator[Town]:
-    with postgres.database() as uri, town(tmp_path_factory.mktemp("town"), uri, spark=postgres_spark()) as found:
+    with postgres.database() as uri, town(tmp_path_factory.mktemp("town"), uri, spark=shared_spark()) as found:
         yield found
 
 

@@ -135,12 +135,33 @@ def test_an_engine_that_looks_for_no_conflicts_is_caught(monkeypatch: pytest.Mon
 
 
 def test_an_engine_without_snapshots_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each read sees the newest commits, as under read committed."""
+    """Each read sees the newest commits, as under read committed; conflicts are looked for as they should be."""
     with memory_engine() as broken:
         assert isinstance(broken.catalog, MemoryCatalog)
         store = broken.catalog._store
-        monkeypatch.setattr(View, "pinned", lambda *_: store.commit)
-        history = transfer_money(broken, Load(keys=2, transactions=5), opening=_OPENING)
+        committed = threading.Condition()
+        whole = Store.apply
+        first_reads: dict[View, int] = {}
+        waited: set[View] = set()
+
+        def told(store: Store, changes: dict[TableData, Overlay]) -> int:
+            number = whole(store, changes)
+            with committed:
+                committed.notify_all()
+            return number
+
+        def newest(view: View, *_: object) -> int:
+            first = first_reads.get(view)
+            first_reads.setdefault(view, store.commit)
+            if first is not None and view not in waited:
+                waited.add(view)
+                with committed:  # until somebody has committed since the first read, or nobody is left to
+                    committed.wait_for(lambda: store.commit > first, 0.05)
+            return store.commit
+
+        monkeypatch.setattr(Store, "apply", told)
+        monkeypatch.setattr(View, "follow", newest)
+        history = transfer_money(broken, Load(keys=2, transactions=3), opening=_OPENING)
     kinds = {anomaly.kind for anomaly in check_bank(history, 4 * _OPENING, 4)}
     assert kinds & {Kind.FRACTURED_READ, Kind.FUTURE_READ}
 

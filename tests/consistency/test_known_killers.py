@@ -20,7 +20,7 @@ from sparkport.errors import Conflict
 
 _TEN = dict.fromkeys(range(10), 0)
 
-on_the_lakehouse = pytest.mark.parametrize("engine", ["lakehouse"], indirect=True)
+on_the_lakehouse = pytest.mark.parametrize("engine", ["lakehouse", "journal"], indirect=True)
 
 
 @pytest.fixture(scope="module", params=sorted(ENGINES))
@@ -54,9 +54,11 @@ class Setting:
         """Three rows more, in a file of their own, so that there is something to compact."""
         with self.others() as other:
             other.insert(dict.fromkeys(range(first, first + 3), 0))
+        self.engine.flush()
 
     def rows(self) -> dict[int, int]:
         """What everybody sees, plain Spark too."""
+        self.engine.flush()
         found = self.client.scan(f"public.{self.table}", row_id=True).read_all().to_pylist()
         if self.engine.plain_spark is not None:
             assert _sorted(self.engine.plain_spark.rows(self.table, "key, value, _row_id AS rowid")) == _sorted(found)

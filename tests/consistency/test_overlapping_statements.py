@@ -23,6 +23,7 @@ class Setting:
     def __init__(self, engine: EngineUnderTest) -> None:
         rows = pa.table({"value": [0, 0, 0], "other": [0, 0, 0]}, schema=COLUMNS)
         assert engine.catalog is not None
+        self.flush = engine.flush
         self.catalog = engine.catalog
         self.name = engine.new_table("overlapping", rows)
         assert self.catalog.transactions is not None
@@ -179,6 +180,7 @@ def test_a_deferred_transaction_without_net_change_is_no_version(setting: Settin
     setting.delete(mine, setting.insert(mine, 7), 2).finish()
     setting.delete(None, 2).finish()
     setting.manager.commit(mine)
+    setting.flush()
     assert setting.values(version=2) == {0: 0, 1: 0}
     with pytest.raises(VersionNotFound):
         setting.values(version=3)

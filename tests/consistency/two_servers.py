@@ -10,7 +10,7 @@ import logging
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import count
@@ -29,15 +29,17 @@ from tests.consistency.workloads import Load, append_to_lists, insert_and_delete
 from tests.faults.cases import planned
 from tests.faults.files import missing_files, pointer_of
 from tests.faults.rig import Rig
+from tests.support.lakehouse import maintenance_of
 from tests.support.plain_spark import PlainSpark
 
 from sparkport.catalog.transaction import Isolation
 from sparkport.errors import Code, InternalError, Unavailable
 from sparkport.lakehouse.faults import POINTS, Fault
 from sparkport.lakehouse.lakehouse import Lakehouse
+from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.spark.server import SparkServer
-from sparkport.lakehouse.upkeep.maintenance import STEPS, Maintenance
+from sparkport.lakehouse.upkeep.maintenance import STEPS
 
 __all__ = ["Round", "Town", "WORKLOADS", "run_round", "town"]
 
@@ -81,9 +83,13 @@ class Round:
 
 @dataclass(slots=True)
 class Town:
-    """The two servers, and a third process of ours that maintains; ``dropped`` is what nobody may remove."""
+    """The two servers, and a third process of ours that maintains; ``dropped`` is what nobody may remove.
+
+    Of the servers only the ``mortal`` ones are killed; the others lose answers only.
+    """
 
     rigs: Sequence[Rig]
+    mortal: Sequence[Rig]
     third: Lakehouse
     catalog_uri: str
     dropped: list[str] = field(default_factory=list)
@@ -109,7 +115,8 @@ class Town:
         def disturb(recorder: Recorder, over: threading.Event, dice: random.Random) -> None:
             while not over.wait(dice.uniform(0.2, 1.0)):
                 rig = dice.choice(self.rigs)
-                fault = Fault(dice.choice(POINTS), dice.choice(("server", "lost", "lost")))
+                point, action = dice.choice(POINTS), dice.choice(("server", "lost", "lost"))
+                fault = Fault(point, action if rig in self.mortal else "lost")
                 rig.arm(*planned(fault))
                 for _ in range(int(_MET_SECONDS / 0.05)):
                     if over.wait(0.05) or not rig.is_armed:
@@ -125,11 +132,11 @@ class Town:
         return disturb
 
     def maintains(self, tables: Sequence[str]) -> Disturbance:
-        maintenance = Maintenance(self.third.engine, self.third.maintenance._reader, ALL_OF_MAINTENANCE)
+        maintenance = maintenance_of(self.third, ALL_OF_MAINTENANCE)
 
         def maintain(table: str) -> int:
             try:
-                report = maintenance.run(("public", table), STEPS)
+                report = maintenance.run(TableName("public", table), STEPS)
             except (InternalError, Unavailable) as exc:
                 # Its files may be those of a table that the stranger has just expired, rolled back or dropped.
                 self.befell["maintenance that gave up"] += 1
@@ -162,18 +169,22 @@ class Town:
 
 
 @contextmanager
-def town(folder: Path, catalog_uri: str, *, spark: SparkServer) -> Iterator[Town]:
+def town(
+    folder: Path, catalog_uri: str, *, spark: SparkServer, mortal: Sequence[str] = ("one", "two")
+) -> Iterator[Town]:
     with ExitStack() as stack:
-        rigs = [Rig(folder, spark=spark.url, catalog_uri=catalog_uri, name=name) for name in ("one", "two")]
+        named = {name: Rig(folder, spark=spark.url, catalog_uri=catalog_uri, name=name) for name in ("one", "two")}
+        rigs = list(named.values())
         for rig in rigs:
             stack.callback(rig.close)
             rig.start()
         settings = LakehouseSettings(warehouse=str(rigs[0].warehouse), catalog_uri=catalog_uri, sessions=2)
         third = stack.enter_context(Lakehouse(settings, spark=spark))
-        yield Town(rigs, third, catalog_uri)
+        yield Town(rigs, [named[name] for name in mortal], third, catalog_uri)
 
 
-def run_round(place: Town, workload: str, load: Load) -> Round:
+def run_round(place: Town, workload: str, load: Load, *, left_out: Collection[str] = ()) -> Round:
+    """``left_out`` are deeds that the stranger does not do."""
     for rig in place.rigs:
         rig.start()
     place.befell.clear()
@@ -187,6 +198,7 @@ def run_round(place: Town, workload: str, load: Load) -> Round:
             remade=(3,) if lists else (2,),
             closed=nullcontext if gate is None else gate.closed,
             dropping=place.dropping,
+            left_out=left_out,
         )
         more: list[Callable[[Sequence[str]], Disturbance]] = [stranger.on, place.befalls, place.maintains]
         history = append_to_lists(engine, load, more=more) if lists else insert_and_delete(engine, load, more=more)

@@ -86,6 +86,8 @@ def append_to_lists(
             transaction.lists(table)
 
     others = _disturbances(engine, load, tables, appends_to_lists(load.keys))
+    if engine.is_journalled:
+        del others[1:]  # of changes of one row by plain Spark and here ours stay
     others += [make(tables) for make in more]
     return _run(engine, load, _mixed(load, single if load.auto_commit else several), look, others)
 

@@ -1,15 +1,9 @@
-"""One catalog as 001 draws it, served by each engine, and a client of each kind.
-
-What a test asks for costs the lakehouse a Spark job or two, so there most of the contract runs only when it is asked
-for: with SPARKPORT_CONTRACT=all every test runs on every engine, without it those that are marked ``every_engine``.
-"""
+"""The catalog of the row-change contract, served by each engine, and a client of each kind."""
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,21 +13,20 @@ import pytest
 from tests.contract.clients import JsonClient
 from tests.support.duckdb_client import Attached, DuckDBClient
 from tests.support.flight_rpc import Connection
-from tests.support.lakehouse import lakehouse
+from tests.support.lakehouse import Contents, lakehouse
 
 from sparkport.app import Server
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.ddl import MutableCatalog, MutableSchema, TableDefinition
+from sparkport.catalog.repeats import Recent
 from sparkport.catalog.scan import ScanRequest, as_scan
 from sparkport.catalog.statement import ChangeableTable
-from sparkport.errors import TransactionNotActive
-from sparkport.lakehouse.catalogs.sql_pointers import SqlPointers
+from sparkport.lakehouse.journal.net import FIRST_ID
+from sparkport.lakehouse.journal.settings import JournalSettings
 from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
 from sparkport.transactions.manager import TransactionSettings
-
-_ALL = os.environ.get("SPARKPORT_CONTRACT") == "all"
 
 OTHER = pa.schema([("a", pa.int64()), ("b", pa.string())])
 EVENTS = pa.schema(
@@ -64,19 +57,28 @@ class Clock:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "every_engine: runs on every engine in each run of the tests")
     config.addinivalue_line("markers", "memory_only(reason): what is tested is only there in the memory engine")
     config.addinivalue_line("markers", "lakehouse_gap(reason): what the lakehouse does otherwise, for now")
+    config.addinivalue_line("markers", "journal_gap(reason): what journalled tables do otherwise")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "lake" in metafunc.fixturenames:
         marks = {mark.name: mark for mark in metafunc.definition.iter_markers()}
         gap = marks.get("lakehouse_gap")
-        xfail = [] if gap is None else [pytest.mark.xfail(strict=True, reason=gap.args[0])]
-        everywhere = "memory_only" not in marks and (_ALL or "every_engine" in marks)
-        engines = ["memory", *([pytest.param("lakehouse", marks=xfail)] if everywhere else [])]
+        journal_gap = marks.get("journal_gap", gap)
+        lakehouses = [pytest.param("lakehouse", marks=_xfail(gap)), pytest.param("journal", marks=_xfail(journal_gap))]
+        if "memory_only" in marks:
+            lakehouses = []
+        engines = ["memory", *lakehouses]
         metafunc.parametrize("lake", engines, indirect=True)
+
+
+def _xfail(gap: pytest.Mark | None) -> list[pytest.MarkDecorator]:
+    return [] if gap is None else [pytest.mark.xfail(strict=True, reason=gap.args[0])]
+
+
+_FILLED = 5
 
 
 @dataclass
@@ -125,8 +127,7 @@ class Lake:
     def reader(self, transaction_id: str) -> Iterator[Attached]:
         """DuckDB inside a transaction that somebody else has begun."""
         attached = self.duckdb()
-        attached.transaction_id = transaction_id
-        attached._in_transaction = True
+        attached.join(transaction_id)
         yield attached
 
     def seen(self, transaction_id: str, table: str = "analytics.events") -> dict[int, dict[str, Any]]:
@@ -152,7 +153,8 @@ def lake(request: pytest.FixtureRequest, settings: TransactionSettings) -> Itera
         with served(catalog, clock) as lake:
             yield lake
         return
-    filled: FilledLakehouse = request.getfixturevalue("filled_lakehouse")
+    fixture = "filled_lakehouse" if request.param == "lakehouse" else "journalled_lakehouse"
+    filled: FilledLakehouse = request.getfixturevalue(fixture)
     with filled.by(clock), served(filled.opened.catalog, clock) as lake:
         yield lake
 
@@ -187,42 +189,39 @@ def filled_lakehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fille
         yield FilledLakehouse(opened)
 
 
+@pytest.fixture(scope="session")
+def journalled_lakehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FilledLakehouse]:
+    """Its tables are journalled. What tests change stays in the journal."""
+    journal = JournalSettings(new_tables=True, seconds=3_600.0)
+    with lakehouse(tmp_path_factory.mktemp("warehouse"), journal=journal) as opened:
+        fill(opened.catalog)
+        opened.journal.flush(60)
+        yield FilledLakehouse(opened)
+
+
 class FilledLakehouse:
-    """One for all tests: what a test has changed is undone by setting the tables' pointers back."""
+    """One for all tests, which is set back after each of them."""
 
     def __init__(self, opened: Lakehouse) -> None:
         self.opened = opened
-        self._tables = dict(opened.engine.pointers.cut().tables)
+        self._contents = Contents(opened)
 
     @contextmanager
     def by(self, clock: Clock) -> Iterator[None]:
         """Its transactions expire by a test's own clock."""
         transactions = self.opened.engine.transactions
-        before, transactions._clock = transactions._clock, lambda: clock.now.timestamp()
+        before = transactions._clock, transactions._remembered
+
+        def now() -> float:
+            return clock.now.timestamp()
+
+        transactions._clock = now
+        transactions._remembered = Recent(TransactionSettings().remember_seconds, now)
         try:
             yield
         finally:
-            for transaction in transactions.everyone():
-                with suppress(TransactionNotActive):  # it has expired by the test's clock
-                    transactions.rollback(transaction.id)
-            transactions._remembered.clear()
-            transactions._clock = before
-            self._undo()
-
-    def _undo(self) -> None:
-        pointers = self.opened.engine.pointers
-        assert isinstance(pointers, SqlPointers)
-        pointers.forget_statements(time.time() + 1)
-        now = pointers.cut()
-        for table in now.tables.keys() - self._tables.keys():
-            pointers.drop(table)
-        for schema in now.schemas.keys() - {"public", "analytics"}:
-            pointers.drop_schema(schema)
-        for table, location in self._tables.items():
-            if table not in now.tables:
-                pointers.create(table, location)
-            elif now.tables[table] != location:
-                pointers.replace(table, location)
+            self._contents.restore()
+            transactions._clock, transactions._remembered = before
 
 
 def rows_in(table: ChangeableTable) -> dict[int, dict[str, Any]]:
@@ -234,7 +233,11 @@ def rows_in(table: ChangeableTable) -> dict[int, dict[str, Any]]:
         for batch in as_scan(table.scan(ctx, part))
         for row in batch.to_pylist()
     ]
-    return {row.pop("rowid"): row for row in sorted(found, key=lambda row: int(row["rowid"]))}
+    rows = {row.pop("rowid"): row for row in sorted(found, key=lambda row: int(row["rowid"]))}
+    # New rows have the journal's ids until they are flushed. Here they are counted on, as a flush will do it.
+    new = [row_id for row_id in rows if row_id >= FIRST_ID]
+    following = {row_id: number for number, row_id in enumerate(new, _FILLED)}
+    return {following.get(row_id, row_id): row for row_id, row in rows.items()}
 
 
 def _schema(catalog: MutableCatalog, name: str) -> MutableSchema:

@@ -15,6 +15,7 @@ from tests.support.flight_rpc import Connection
 
 from sparkport.catalog.builder import CatalogBuilder
 from sparkport.catalog.context import CallContext, transaction_id
+from sparkport.catalog.row_ids import find_row_id_column, row_id_field
 from sparkport.catalog.scan import ScanRequest
 from sparkport.catalog.table import (
     DeletableBatchTable,
@@ -25,8 +26,6 @@ from sparkport.catalog.table import (
     Table,
     UpdatableBatchTable,
     UpdatableTable,
-    find_row_id_column,
-    row_id_field,
 )
 from sparkport.catalog.transaction import Isolation, TransactionManager, TransactionState
 from sparkport.errors import Unsupported
@@ -190,7 +189,7 @@ def own_table(abilities: Iterable[type[OwnTable]], **settings: Any) -> OwnTable:
 
 
 class RecordingManager(TransactionManager):
-    """Auto-commit only, the four methods only; ``log`` is the sequence that 004 draws."""
+    """Auto-commit only, the four methods only; ``log`` is the sequence of calls that it got."""
 
     def __init__(self, *tables: OwnTable) -> None:
         self.tables = tables

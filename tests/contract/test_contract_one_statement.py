@@ -79,7 +79,8 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
         after(statement, "__init__", watch.opened.set)
         after(statement, "push", watch.pushed.release)
         after(statement, "abort", watch.ended.set)
-    after(Transactions, "rollback", watch.rolled_back.set)
+    for ending in ("failed", "rollback"):
+        after(Transactions, ending, watch.rolled_back.set)
     return watch
 
 

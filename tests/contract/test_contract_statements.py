@@ -18,8 +18,6 @@ from sparkport.catalog.scan import ScanRequest
 from sparkport.catalog.table import DMLOptions, DMLResult
 from sparkport.testing import serving
 
-pytestmark = pytest.mark.every_engine
-
 HEADERS = ["x-statement-id", "airport-trace-id"]
 TABLE = "analytics.events"
 CHANGES = pa.table({"name": ["x"], "rowid": pa.array([1], pa.int64())})
@@ -47,6 +45,16 @@ def test_a_repeat_from_duckdb_gets_the_recorded_count(
     assert len(lake.rows()) == {"insert": 6, "update": 5, "delete": 3}[operation]
 
 
+def test_a_repeat_gets_its_count_by_names_in_other_letters_and_when_the_table_has_gone(lake: Lake) -> None:
+    client = lake.json.with_header("x-statement-id", "s1")
+    assert client.insert("Analytics.EVENTS", events(10)).affected_rows == 1
+    assert client.insert("Analytics.EVENTS", events(10)).affected_rows == 1
+    assert len(lake.rows()) == 6
+    dropped = {"type": "table", "catalog_name": "lake", "schema_name": "analytics", "name": "events"}
+    lake.duckdb().action("drop_table", {**dropped, "ignore_not_found": False})
+    assert client.insert("Analytics.EVENTS", events(10)).affected_rows == 1
+
+
 def test_with_returning_a_repeat_already_exists(lake: Lake) -> None:
     message = "statement 's1' has been committed: its rows cannot be returned again"
     client = lake.json.with_header("x-statement-id", "s1")
@@ -69,6 +77,15 @@ def test_a_statement_that_failed_can_be_sent_again(lake: Lake) -> None:
     with refused("NOT_FOUND", "row_id 99 not found in table"):
         client.delete(TABLE, [99])
     assert client.delete(TABLE, [1]).affected_rows == 1
+
+
+@pytest.mark.parametrize("returning", [False, True])
+@pytest.mark.parametrize("deferred", [False, True])
+def test_a_row_to_be_deleted_that_is_not_there_is_not_found(lake: Lake, returning: bool, deferred: bool) -> None:
+    client = lake.json.inside(lake.json.begin(auto_commit=False)) if deferred else lake.json
+    with refused("NOT_FOUND", "row_id 99 not found in table"):
+        client.delete(TABLE, [1, 99], returning=returning)
+    assert len(lake.rows()) == 5
 
 
 def test_an_id_is_that_of_one_kind_of_statement_on_one_table(lake: Lake) -> None:
@@ -153,6 +170,7 @@ def test_an_id_of_one_caller_is_not_that_of_another_and_tables_know_who_calls() 
 # Versions
 
 
+@pytest.mark.journal_gap("what is published counts: a flush is one version")
 def test_every_commit_to_a_table_counts_one_version(lake: Lake) -> None:
     lake.json.insert(TABLE, events(10))
     transaction = lake.json.begin(auto_commit=False)

@@ -17,8 +17,6 @@ from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
 from sparkport.transactions.manager import TransactionSettings
 
-pytestmark = pytest.mark.every_engine
-
 HEADERS = ["x-transaction-id", "airport-transaction-id"]
 EVENTS = "analytics.events"
 ONE_ROW = "table 'events': 1 row changed by another transaction; run this one again"
@@ -292,6 +290,7 @@ def test_after_an_own_commit_the_own_row_can_be_changed_again(lake: Lake) -> Non
     transaction = lake.json.begin()
     for name in ("one", "two"):
         assert change(lake.connection, "update", EVENTS, named(1, name), headers=in_tx(transaction))[0] == 1
+        assert lake.seen(transaction)[1]["name"] == name
     assert lake.names()[1] == "two"
 
 
@@ -413,6 +412,6 @@ def test_without_a_manager_the_header_is_unimplemented_for_row_changes() -> None
 def test_without_a_manager_the_header_is_ignored_by_scans() -> None:
     with served(own_table([])) as own:
         attached = DuckDBClient(own.location).attach("lake")
-        attached.transaction_id, attached._in_transaction = "anything", True
+        attached.join("anything")
         assert attached.scan("public.own", ["id"]).rows.num_rows == 5
         attached.client.connection.close()

@@ -13,8 +13,6 @@ from sparkport.catalog.builder import CatalogBuilder
 from sparkport.errors import InvalidArgument
 from sparkport.testing import serving
 
-pytestmark = pytest.mark.every_engine
-
 EVENTS = "analytics.events"
 
 
@@ -106,7 +104,7 @@ def test_a_commit_that_loses_is_aborted(lake: Lake) -> None:
 @pytest.mark.parametrize("function", ["begin", "commit", "rollback", "status"])
 def test_outside_a_transaction_there_is_nothing_to_act_on(lake: Lake, function: str) -> None:
     duckdb = lake.duckdb()
-    duckdb.transaction_id, duckdb._in_transaction = None, True
+    duckdb.join(None)
     message = f"tx.{function}() acts on the transaction it is called in: begin one first"
     with refused("FAILED_PRECONDITION", message):
         call(duckdb, function)

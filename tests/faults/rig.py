@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,8 @@ class Rig:
 
     ``catalog_uri`` is of a PostgreSQL database; without it the catalog is the warehouse's SQLite file. The server is
     told ``server_uri`` instead where its way to the database is another. With ``maintenance`` tables are compacted and
-    old versions removed all the time. Servers that share a folder need a ``name`` each.
+    old versions removed all the time. ``arguments`` are more of the server's own. Servers that share a folder need a
+    ``name`` each.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Rig:
         server_uri: str | None = None,
         maintenance: bool = False,
         name: str = "server",
+        arguments: Sequence[str] = (),
     ) -> None:
         self.warehouse = folder / "warehouse"
         self.catalog_uri = catalog_uri
@@ -68,6 +70,7 @@ class Rig:
         self._plan = folder / f"{name}.fault"
         self._log = folder / f"{name}.log"
         self._spark = spark
+        self._arguments = arguments
         self._process: subprocess.Popen[str] | None = None
         self._client: Client | None = None
 
@@ -80,9 +83,10 @@ class Rig:
         self.close()
         self._log.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "sparkport.cli", "serve", "--port", "0", "--warehouse", str(self.warehouse)]
-        command += ["--driver-memory", "1g", "--spark", self._spark or "local[2]"]
+        command += ["--http-port", "0", "--driver-memory", "1g", "--spark", self._spark or "local[2]"]
         command += _BUSY if self.maintenance else ["--no-maintenance"]
         command += ["--catalog-uri", self.server_uri] if self.server_uri else []
+        command += self._arguments
         kept = {key: value for key, value in os.environ.items() if not key.startswith("SPARKPORT_FAULT")}
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
@@ -212,7 +216,7 @@ class Rig:
         running = Statement(
             connection=connection,
             target=parse_name(table).target(Kind.TABLE, connection.catalog),
-            change=change,
+            operation=change.value,
             rows=as_input(rows, lambda: rows.schema),
             returning=False,
             in_transaction=False,

@@ -12,8 +12,9 @@ import zstandard
 from sparkport.catalog.builder import CatalogBuilder
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.functions import ANY, Parameter
+from sparkport.catalog.row_ids import row_id_field
 from sparkport.catalog.scan import AsOf, ScanRequest
-from sparkport.catalog.table import VersionedTable, row_id_field
+from sparkport.catalog.table import VersionedTable
 from sparkport.client import Client, FunctionKind, connect
 from sparkport.client.catalog import decode_listing
 from sparkport.client.names import Name, parse_name

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from tests.support.ports import free_port
 
 from sparkport import errors
 from sparkport.app import Server
@@ -190,13 +190,6 @@ def test_a_defect_of_the_server_is_an_internal_error_without_its_details() -> No
     assert type(caught) is InternalError
     assert "error id" in str(caught)
     assert "hidden" not in str(caught)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def test_nobody_listening_is_unavailable_and_names_the_place() -> None:

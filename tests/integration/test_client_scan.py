@@ -15,8 +15,9 @@ import pytest
 
 from sparkport.catalog.builder import CatalogBuilder
 from sparkport.catalog.context import CallContext
+from sparkport.catalog.row_ids import row_id_field
 from sparkport.catalog.scan import Scan, ScanRequest
-from sparkport.catalog.table import Table, row_id_field
+from sparkport.catalog.table import Table
 from sparkport.client import Client, ScanResult, col, connect
 from sparkport.errors import Cancelled, Conflict, FailedPrecondition, InvalidArgument, Unsupported
 from sparkport.filters.expressions import BOOLEAN, And, Cast, Column, Comparison, Function, Literal, SqlType

@@ -436,8 +436,8 @@ def test_the_examples_of_the_documentation_change_what_they_say(capsys: pytest.C
             exec(example.replace("grpc://127.0.0.1:50051", server.location), names)
         rows = client.scan("public.users").read_all().sort_by("id").to_pylist()
         orders = client.scan("public.orders").read_all().to_pylist()
-    assert len(examples) == 3
-    assert capsys.readouterr().out == "1 [{'rowid': 2, 'id': 3}]\n"
+    assert len(examples) == 4
+    assert capsys.readouterr().out == "1 [{'rowid': 2, 'id': 3}]\n1 1\n"
     assert rows == [
         {"id": 2, "name": "rob", "level": 1},
         {"id": 3, "name": "cid", "level": 5},

@@ -18,7 +18,7 @@ from sparkport.app import Server
 from sparkport.catalog import CallContext, CatalogBuilder, DirectTable, DuckDBCall, ScanRequest, row_id_field
 from sparkport.client import connect
 from sparkport.errors import InvalidArgument
-from sparkport.protocol.calls import call_location
+from sparkport.protocol.call_locations import call_location
 from sparkport.testing import serving
 
 ROWS = pa.table({"id": pa.array(range(3_000), pa.int64()), "name": [f"n{number}" for number in range(3_000)]})

@@ -40,7 +40,7 @@ def play(lake: Attached, number: int) -> Answer:
 
 
 def described(answer: Answer) -> Entry:
-    return Entry.of(answer.result)
+    return Entry.decode(answer.result)
 
 
 def columns(lake: Attached, table: str) -> list[str]:

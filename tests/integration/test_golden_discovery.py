@@ -88,7 +88,7 @@ def test_the_recorded_listing_request_lists_the_tables_with_their_row_ids() -> N
     with connected(shop.shop_catalog()) as connection:
         listing = decompressed(replay(connection, ROWS[7]).result)
     schemas = {item["name"]: item for item in listing["schemas"]}
-    entries = [Entry.of(raw(data)) for data in decompressed(schemas["shop"]["contents"]["serialized"])]
+    entries = [Entry.decode(raw(data)) for data in decompressed(schemas["shop"]["contents"]["serialized"])]
     assert {entry.name for entry in entries} == {"items", "pair", "nest"}
     items = next(entry for entry in entries if entry.name == "items")
     assert items.metadata["catalog"] == "lake"
@@ -99,7 +99,9 @@ def test_the_recorded_listing_request_lists_the_tables_with_their_row_ids() -> N
 def test_the_recorded_listing_request_lists_the_functions_with_their_parameters(functions: Connection) -> None:
     listing = decompressed(replay(functions, FUNCTIONS[4]).result)
     (utils,) = [item for item in listing["schemas"] if item["name"] == "utils"]
-    entries = {entry.name: entry for entry in map(Entry.of, map(raw, decompressed(utils["contents"]["serialized"])))}
+    entries = {
+        entry.name: entry for entry in map(Entry.decode, map(raw, decompressed(utils["contents"]["serialized"])))
+    }
     assert entries["test_add"].kind == "scalar_function"
     assert entries["test_add"].input_schema.types == [pa.int64(), pa.int64()]
     assert entries["test_any_type"].input_schema.field(0).metadata == {b"is_any_type": b"1"}
@@ -168,7 +170,7 @@ def test_a_recorded_filter_is_applied_and_not_only_taken() -> None:
 @pytest.mark.parametrize("number", [114, 116])
 def test_the_recorded_flight_info_at_a_version_gives_the_schema(number: int) -> None:
     with connected(shop.shop_catalog()) as connection:
-        entry = Entry.of(replay(connection, ROWS[number]).result)
+        entry = Entry.decode(replay(connection, ROWS[number]).result)
     assert entry.columns == ["k", "s", "m", "l"]
     assert entry.schema.field("m").type == shop.NEST.schema.field("m").type
 
@@ -218,14 +220,14 @@ TABLE_FUNCTIONS = [
 def test_a_recorded_table_function_call_streams_the_schema_that_it_announced(
     functions: Connection, case: TableFunctionCase
 ) -> None:
-    info = Entry.of(replay(functions, FUNCTIONS[case.info]).result)
+    info = Entry.decode(replay(functions, FUNCTIONS[case.info]).result)
     received = fetch(functions, FUNCTIONS[case.endpoints], FUNCTIONS[case.do_get])
     assert received.schema.equals(info.schema)
     assert received.to_pylist() == case.expected
 
 
 def test_the_recorded_in_out_call_answers_each_batch_and_one_round_more(functions: Connection) -> None:
-    info = Entry.of(replay(functions, FUNCTIONS[24]).result)
+    info = Entry.decode(replay(functions, FUNCTIONS[24]).result)
     answer = replay(functions, FUNCTIONS[25])
     assert info.columns == ["input", "a"]
     expected = [{"input": "x", "a": f"q{i}"} for i in range(5)] + [{"input": "last", "a": "row"}]

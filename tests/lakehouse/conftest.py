@@ -10,7 +10,7 @@ import pytest
 from tests.support.lakehouse import Lake, lakehouse
 
 from sparkport.lakehouse.catalogs.database import Database
-from sparkport.lakehouse.catalogs.databases import open_database
+from sparkport.lakehouse.catalogs.open_database import open_database
 from sparkport.lakehouse.catalogs.sql_pointers import SqlPointers
 
 

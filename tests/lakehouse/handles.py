@@ -11,7 +11,9 @@ from tests.support.lakehouse import Lake
 
 from sparkport.catalog import ROW_ID, AsOf, AsOfUnit, CallContext, DMLOptions, DMLResult, ScanRequest, as_scan
 from sparkport.catalog.ddl import Alteration, MutableSchema, TableDefinition
-from sparkport.lakehouse.iceberg.numbers import number_of
+from sparkport.lakehouse.iceberg.version_numbers import number_of
+from sparkport.lakehouse.names import TableName
+from sparkport.lakehouse.scan.version import TableVersion
 from sparkport.lakehouse.tables.table import LakeTable
 
 __all__ = ["Handle", "Rows", "create", "main_of", "version"]
@@ -87,9 +89,16 @@ class Handle:
         )
 
     @property
+    def current(self) -> TableVersion:
+        """The newest version that is committed."""
+        found = self.lake.opened.engine.versions.current(TableName("public", self.name))
+        assert found is not None
+        return found
+
+    @property
     def number(self) -> int:
         """The number of the table's current version."""
-        found = number_of(self.table()._version.metadata)
+        found = number_of(self.current.metadata)
         assert found is not None
         return found
 

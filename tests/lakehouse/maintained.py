@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from tests.support.lakehouse import maintenance_of
 
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.ddl import MutableSchema, OnConflict, TableDefinition
 from sparkport.catalog.scan import AsOf, ScanRequest, as_scan
 from sparkport.catalog.statement import Change, ChangeableTable, StatementRequest
 from sparkport.lakehouse.iceberg.metadata import TableMetadata, load
-from sparkport.lakehouse.iceberg.numbers import number_of
 from sparkport.lakehouse.iceberg.plan import plan
+from sparkport.lakehouse.iceberg.version_numbers import number_of
 from sparkport.lakehouse.lakehouse import Lakehouse
+from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.upkeep.maintenance import Maintenance
 from sparkport.lakehouse.upkeep.maintenance_plan import MaintenanceSettings
 
 __all__ = ["AT_ONCE", "NAME", "Rig", "SCHEMA", "busy"]
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
-NAME = ("public", "events")
+NAME = TableName("public", "events")
 AT_ONCE = MaintenanceSettings(
     small_files=3, retention_seconds=0, grace_seconds=0, staged_seconds=0, metadata_seconds=0, max_manifests=2
 )
@@ -71,9 +72,9 @@ class Rig:
 
     @property
     def metadata(self) -> TableMetadata:
-        location = self.engine.pointers.location(NAME)
+        location = self.engine.storage.pointers.location(NAME)
         assert location is not None
-        return load(self.engine.files, location)
+        return load(self.engine.storage.files, location)
 
     @property
     def number(self) -> int:
@@ -83,7 +84,7 @@ class Rig:
 
     @property
     def data_files(self) -> int:
-        return len(plan(self.engine.files, self.metadata, self.metadata.main_snapshot_id).files)
+        return len(plan(self.engine.storage.files, self.metadata, self.metadata.main_snapshot_id).files)
 
     @property
     def folder(self) -> Path:
@@ -91,12 +92,11 @@ class Rig:
 
     def spark(self) -> AbstractContextManager[Any]:
         """A plain Spark session on the same catalog."""
-        return self.engine.spark.session()
+        return self.engine.storage.spark.session()
 
     def maintenance(self, settings: MaintenanceSettings = AT_ONCE, *, later: float = 1.0) -> Maintenance:
         """Maintenance that takes place a moment after all that has happened."""
-        reader = self.opened.maintenance._reader
-        return Maintenance(self.engine, reader, settings, clock=lambda: time.time() + later)
+        return maintenance_of(self.opened, settings, later=later)
 
 
 def busy(rig: Rig) -> list[tuple[int, str, int]]:

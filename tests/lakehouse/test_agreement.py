@@ -73,13 +73,13 @@ def test_a_delete_by_repeated_and_missing_ids_counts_each_row_once(people: Handl
 
 
 def test_statements_without_rows_change_nothing_and_make_no_version(people: Handle) -> None:
-    before, location = people.agreed(), people.table()._version.location
+    before, location = people.agreed(), people.current.location
     assert people.insert(PEOPLE.slice(0, 0)).affected_rows == 0
     assert people.update([10**9], names("nobody")).affected_rows == 0
     assert people.delete([10**9]).affected_rows == 0
     assert people.delete([]).affected_rows == 0
     assert people.agreed() == before
-    assert people.table()._version.location == location
+    assert people.current.location == location
 
 
 def test_returned_rows_are_those_that_all_see_afterwards(people: Handle) -> None:
@@ -173,7 +173,7 @@ def test_schema_changes_keep_rows_and_ids_and_old_versions_read_as_they_were(lak
     assert {row["extra"] for row in last.values()} == {None}
     assert [row["pair"] for row in last.values()][:2] == [None, {"z": 1, "c": None, "b": None}]
     some = {"id": [100], "label": ["new"], "pair": [{"z": 5, "c": 6, "b": "seven"}], "extra": ["now"]}
-    schema = table.table()._version.columns.declared
+    schema = table.current.columns.declared
     assert table.insert(pa.table(some, schema=schema)).affected_rows == 1
     assert table.update([column_ids[0]], pa.table({"extra": ["changed"]})).affected_rows == 1
     after = table.agreed()

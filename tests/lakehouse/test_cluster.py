@@ -11,6 +11,7 @@ import pytest
 from tests.support.spark_cluster import LOOPBACK, ready_or_skip, spark_cluster
 
 from sparkport.client import Client, connect
+from sparkport.errors import InvalidArgument
 from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.spark.server import SparkServer, SparkState
@@ -23,15 +24,15 @@ ITEMS = pa.table({"id": pa.array(range(1000), pa.int64()), "name": [f"n{number}"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkServer]:
-    """A Connect server whose executors are processes of a worker."""
+    """A Connect server whose executors are processes of two workers."""
     folder = tmp_path_factory.mktemp("cluster")
-    with spark_cluster(folder / "work") as master:
+    with spark_cluster(folder / "work", workers=2, cores=1) as master:
         settings = LakehouseSettings(
             warehouse=str(folder / "warehouse"),
             spark=master,
             driver_memory="1g",
             sessions=2,
-            properties={**LOOPBACK, "spark.executor.memory": "1g", "spark.executor.cores": "2"},
+            properties={**LOOPBACK, "spark.executor.memory": "1g", "spark.executor.cores": "1"},
         )
         server = SparkServer(settings)
         server.start()
@@ -53,13 +54,13 @@ def tell(client: Client, lake: Lakehouse) -> None:
     expected = [(0, "n0"), (1, "a"), (2, "b")]
     rows = client.scan("public.items", columns=["id", "name"]).read_all().to_pylist()
     assert sorted(tuple(row.values()) for row in rows) == expected
-    with lake.engine.spark.session(timeout=60) as session:
+    with lake.engine.storage.spark.session(timeout=60) as session:
         seen = session.sql("SELECT id, name FROM lake.public.items ORDER BY id").collect()
     assert [tuple(row) for row in seen] == expected
 
 
 def master_of(lake: Lakehouse) -> Any:
-    with lake.engine.spark.session(timeout=60) as session:
+    with lake.engine.storage.spark.session(timeout=60) as session:
         return session.conf.get("spark.master")
 
 
@@ -72,6 +73,24 @@ def test_statements_run_on_a_cluster_of_other_processes(cluster: SparkServer, tm
     ):
         assert master_of(lake).startswith("spark://")
         tell(client, lake)
+
+
+def test_a_query_in_sparks_sql_runs_on_a_cluster_and_leaves_nothing(cluster: SparkServer, tmp_path: Path) -> None:
+    with (
+        Lakehouse(LakehouseSettings(warehouse=str(tmp_path), sessions=2), spark=cluster) as lake,
+        serving(lake.catalog) as server,
+        connect(server.location) as client,
+    ):
+        client.create_table("public.items", ITEMS.schema)
+        client.insert("public.items", ITEMS)
+        query = "SELECT i.id, r.id AS other FROM public.items i CROSS JOIN range(0, 200, 1, 4) r WHERE i.id < ?"
+        found = client.call_table("spark.sql", query, args=[500]).read_all()
+        assert found.num_rows == 100_000
+        assert sum(found["other"].to_pylist()) == 500 * 199 * 100
+        failing = "SELECT if(id = 3, raise_error('lost'), id) FROM range(0, 8, 1, 8)"
+        with pytest.raises(InvalidArgument, match="lost"):
+            client.call_table("spark.sql", failing).read_all()
+        assert list(lake.engine.storage.staging.folder.glob("query-*/*")) == []
 
 
 def test_a_connect_server_that_runs_already_is_given_the_catalog_and_left_running(

@@ -33,6 +33,7 @@ from sparkport.errors import (
     Unsupported,
     VersionNotFound,
 )
+from sparkport.lakehouse.names import TableName
 from sparkport.testing import serving
 
 ROWS = pa.table({"id": pa.array([1, 2, None], pa.int32()), "big": pa.array([2**64 - 1, 0, None], pa.uint64())})
@@ -84,7 +85,7 @@ def test_a_name_that_comes_back_does_not_bring_its_values_back(lake: Lake) -> No
 
 def test_what_cannot_be_done_is_refused_and_leaves_the_table_as_it_was(lake: Lake) -> None:
     table = create(lake, "firm", ROWS)
-    location = lake.pointers.location(("public", "firm"))
+    location = lake.pointers.location(TableName("public", "firm"))
     with pytest.raises(ConstraintViolation, match="column 'id' has NULL values"):
         table.alter(SetNotNull("id"))
     with pytest.raises(Unsupported):
@@ -93,7 +94,7 @@ def test_what_cannot_be_done_is_refused_and_leaves_the_table_as_it_was(lake: Lak
         create(lake, "FIRM", ROWS)
     with pytest.raises(TableNotFound):
         main_of(lake).drop_table(NOBODY, "firmer")
-    assert lake.pointers.location(("public", "firm")) == location
+    assert lake.pointers.location(TableName("public", "firm")) == location
 
 
 def test_a_replaced_table_begins_anew_and_the_old_one_can_still_be_read_by_who_holds_it(lake: Lake) -> None:
@@ -110,7 +111,7 @@ def test_a_replaced_table_begins_anew_and_the_old_one_can_still_be_read_by_who_h
 
 def test_a_snapshot_id_is_a_version_too(lake: Lake) -> None:
     table = create(lake, "snapshots", ROWS)
-    snapshot = table.table()._version.snapshot_id
+    snapshot = table.current.snapshot_id
     table.insert(ROWS)
     table.alter(RenameColumn("id", "key"))
     found = table.read(at=AsOf(AsOfUnit.VERSION, str(snapshot)))
@@ -136,7 +137,7 @@ def test_versions_older_than_the_log_of_metadata_are_found_as_long_as_their_rows
     step(lambda: table.alter(DropColumn("big")))
     step(lambda: table.sql("DELETE FROM {t} WHERE key = 8"))
     assert list(history) == list(range(1, 9))
-    assert len(table.table()._version.metadata.metadata_log) == 2
+    assert len(table.current.metadata.metadata_log) == 2
     for number, rows in history.items():
         for at in (version(number), moments[number]):
             found = table.read(at=at)
@@ -144,7 +145,7 @@ def test_versions_older_than_the_log_of_metadata_are_found_as_long_as_their_rows
             assert found.to_pylist() == rows.to_pylist()
     assert table.read(at=version(0)).num_rows == 0
     assert table.table().schema_at(NOBODY, version(0)).names == ["id", "big", "rowid"]
-    gone = [entry["snapshot-id"] for entry in table.table()._version.metadata.snapshot_log[:2]]
+    gone = [entry["snapshot-id"] for entry in table.current.metadata.snapshot_log[:2]]
     table.sql(
         f"CALL {lake.catalog}.system.expire_snapshots(table => 'public.long_ago', "
         f"snapshot_ids => array({', '.join(map(str, gone))}), older_than => TIMESTAMP '1980-01-01')"

@@ -26,6 +26,7 @@ from sparkport.catalog.defaults import default_of
 from sparkport.errors import Unsupported
 from sparkport.filters.predicates import Predicate, col
 from sparkport.lakehouse.columns.defaults import INITIAL, WRITE
+from sparkport.lakehouse.names import TableName
 
 PAIR = pa.struct([("a", pa.int32())])
 ROWS = pa.table(
@@ -72,7 +73,7 @@ def column(name: str, kind: pa.DataType, default: str, *, nullable: bool = True)
 
 
 def iceberg(table: Handle, name: str) -> dict[str, Any]:
-    return table.table()._version.columns.field(name)
+    return table.current.columns.field(name)
 
 
 VALUES = {name: value for name, (_, _, value) in PLAIN.items()}
@@ -109,7 +110,7 @@ def test_null_is_not_taken_for_the_default(lake: Lake) -> None:
 
 
 def _filled(table: Handle, rows: pa.Table) -> pa.Table:
-    declared = table.table()._version.columns.declared
+    declared = table.current.columns.declared
     given = {name: rows.column(name) for name in rows.column_names}
     return pa.table([given.get(field.name, pa.nulls(len(rows), field.type)) for field in declared], schema=declared)
 
@@ -232,10 +233,10 @@ def test_a_default_that_cannot_be_kept_for_rows_is_refused_where_there_are_some(
     table = create(lake, name, ROWS.slice(0, 0))
     table.alter(column("free", kind, default), DropColumn("free"))
     table.insert(ROWS)
-    location = lake.pointers.location(("public", name))
+    location = lake.pointers.location(TableName("public", name))
     with pytest.raises(Unsupported, match=r"column 'more': its default .* set the default"):
         table.alter(column("more", kind, default))
-    assert lake.pointers.location(("public", name)) == location
+    assert lake.pointers.location(TableName("public", name)) == location
     table.alter(AddColumn(pa.field("more", kind)), SetDefault("more", default))
     assert [row["more"] for row in table.agreed(pyiceberg=False).values()] == [None] * 3
 
@@ -276,7 +277,7 @@ def test_defaults_are_spelled_as_spark_spells_them(lake: Lake, number: int) -> N
     }
     table = create(lake, f"spelled{number}", ROWS)
     table.alter(*(column(f"c{at}", kind, texts[number]) for at, (kind, texts) in enumerate(spellings.items())))
-    ours = table.table()._version.columns.fields
+    ours = table.current.columns.fields
     assert all(INITIAL in field for field in ours[2:])
     table.sql("DELETE FROM {t} WHERE id = 1")
-    assert table.table()._version.columns.fields == ours
+    assert table.current.columns.fields == ours

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from decimal import Decimal
 
+import pyarrow as pa
 import pytest
 from tests.support.lakehouse import lakehouse
 
@@ -13,6 +14,8 @@ from sparkport.app import Server, lakehouse_actions
 from sparkport.cli.main import main
 from sparkport.client import Client, connect
 from sparkport.errors import InvalidArgument, NotFound, Unsupported
+from sparkport.lakehouse.backup.held import hold
+from sparkport.lakehouse.verify.check import check
 from sparkport.memory import MemoryCatalog
 
 
@@ -24,6 +27,8 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
         connect(server.location) as connected,
     ):
         yield connected
+        with hold(opened.settings) as catalog:
+            assert check(catalog, deep=True).found == ()  # after all that was done to it
 
 
 def run(client: Client, *arguments: str) -> int:
@@ -90,8 +95,17 @@ def test_a_table_that_is_not_there_is_named(client: Client) -> None:
         client.action("maintain", json.dumps({"table_name": "nothing"}).encode())
 
 
+def test_a_table_of_another_catalog_is_not_taken_for_one_of_this(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client.create_table("public.mine", pa.schema([("n", pa.int64())]), on_conflict="ignore")
+    for arguments in (["maintain", "sea.public.mine"], ["table", "upgrade", "sea.public.mine"]):
+        assert run(client, *arguments) == 1
+        assert "catalog 'sea' is not 'lake'" in capsys.readouterr().err
+
+
 def test_a_server_without_a_lakehouse_does_not_know_these_actions() -> None:
     with Server(MemoryCatalog("lake"), port=0) as server, connect(server.location) as client:
-        for action in ("maintain", "upgrade_table", "demo"):
+        for action in ("maintain", "upgrade_table", "demo", "set_table", "flush_journal", "journal_status"):
             with pytest.raises(Unsupported):
                 client.action(action)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from tests.support.duckdb_client import Attached, DuckDBClient, ScanResult
 from tests.support.filters import compare
 from tests.support.lakehouse import Lake
 
+from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.testing import serving
 
 _numbers = count()
@@ -25,9 +27,14 @@ def table(lake: Lake) -> Handle:
 
 
 @pytest.fixture
-def duckdb(lake: Lake, table: Handle, monkeypatch: pytest.MonkeyPatch) -> Iterator[Attached]:
-    monkeypatch.setattr(lake.opened.engine, "direct_reads", True)
-    with serving(lake.opened.catalog) as server, DuckDBClient(server.location) as client:
+def duckdb(lake: Lake, table: Handle) -> Iterator[Attached]:
+    """A client of another server on the same tables, which has the setting."""
+    settings = replace(lake.opened.settings, direct_reads=True)
+    with (
+        Lakehouse(settings, spark=lake.opened.spark) as direct,
+        serving(direct.catalog) as server,
+        DuckDBClient(server.location) as client,
+    ):
         yield client.attach(lake.catalog)
 
 

@@ -16,7 +16,7 @@ from tests.support.s3 import object_store
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.ddl import MutableSchema, TableDefinition
 from sparkport.lakehouse.catalogs.database import Database
-from sparkport.lakehouse.catalogs.databases import open_database
+from sparkport.lakehouse.catalogs.open_database import open_database
 from sparkport.lakehouse.catalogs.pointers import Edit
 from sparkport.lakehouse.catalogs.sql_pointers import SqlPointers
 from sparkport.lakehouse.files import FileSystem
@@ -27,13 +27,13 @@ from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.spark.server import SparkServer
-from sparkport.lakehouse.upkeep.dropped import DroppedFolders
+from sparkport.lakehouse.upkeep.dropped_folders import DroppedFolders
 from sparkport.lakehouse.upkeep.maintenance_plan import MaintenanceSettings
 
 pytest_plugins = ["tests.support.services"]
 
 FIELDS: list[dict[str, Any]] = [{"id": 1, "name": "x", "type": "long", "required": False}]
-NAME: TableName = ("public", "t")
+NAME: TableName = TableName("public", "t")
 DAY = 86_400.0
 
 
@@ -97,7 +97,7 @@ def warehouse(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Wareho
 
 def test_a_dropped_tables_folder_goes_when_its_time_is_over(warehouse: Warehouse) -> None:
     place = warehouse.create()
-    other = warehouse.create(("public", "other"), folder="other-0123abcd")
+    other = warehouse.create(TableName("public", "other"), folder="other-0123abcd")
     assert warehouse.removed_after(10 * DAY) == []  # a table may be as old as it likes
     warehouse.drop()
     assert warehouse.removed_after(DAY - 60) == []
@@ -118,11 +118,11 @@ def test_what_was_dropped_while_no_server_looked_is_found_by_the_next(warehouse:
 
 def test_a_renamed_table_keeps_its_folder_and_a_replaced_ones_goes(warehouse: Warehouse) -> None:
     place = warehouse.create()
-    warehouse.pointers.rename(NAME, ("public", "renamed"))
+    warehouse.pointers.rename(NAME, TableName("public", "renamed"))
     warehouse.look()
     assert warehouse.removed_after(2 * DAY) == []
     new = new_table(str(warehouse.folder / "public" / "t-4567abcd"), FIELDS, last_column_id=1, properties={})
-    warehouse.pointers.replace(("public", "renamed"), write_metadata(warehouse.files, new, None))
+    warehouse.pointers.replace(TableName("public", "renamed"), write_metadata(warehouse.files, new, None))
     warehouse.look()
     assert warehouse.removed_after(2 * DAY) == [str(place)]
     assert (warehouse.folder / "public" / "t-4567abcd").exists()
@@ -134,9 +134,9 @@ def test_a_table_that_is_registered_again_keeps_its_folder(warehouse: Warehouse,
     location = warehouse.drop()
     warehouse.later += DAY / 2
     pointers = SqlPointers(warehouse.database, catalog, warehouse.files)
-    pointers.create(("elsewhere", "back"), f"file://{location}")
+    pointers.create(TableName("elsewhere", "back"), f"file://{location}")
     assert warehouse.removed_after(2 * DAY) == []
-    pointers.drop(("elsewhere", "back"))
+    pointers.drop(TableName("elsewhere", "back"))
     assert warehouse.removed_after(60) == []  # and its time begins anew
     assert place.exists()
     assert warehouse.removed_after(DAY + 1) == [str(place)]
@@ -184,10 +184,10 @@ def test_files_that_another_table_has_taken_over_stay(warehouse: Warehouse) -> N
 
     for manifest in (found.folder / "metadata").glob("*-m*.avro"):
         manifest.write_bytes(rewrite_avro(manifest.read_bytes(), take))
-    warehouse.pointers.create(("public", "changes"), found.metadata.metadata_location)
+    warehouse.pointers.create(TableName("public", "changes"), found.metadata.metadata_location)
     warehouse.drop()
     assert warehouse.removed_after(2 * DAY) == []
-    warehouse.pointers.drop(("public", "changes"))
+    warehouse.pointers.drop(TableName("public", "changes"))
     assert warehouse.removed_after(2 * DAY) == [str(place)]
     assert found.folder.exists()
 
@@ -204,7 +204,7 @@ def test_a_table_that_lives_around_the_folder_keeps_it(warehouse: Warehouse) -> 
     place = warehouse.create()
     warehouse.drop()
     around = new_table(str(warehouse.folder / "public"), FIELDS, last_column_id=1, properties={})
-    warehouse.pointers.create(("public", "around"), write_metadata(warehouse.files, around, None))
+    warehouse.pointers.create(TableName("public", "around"), write_metadata(warehouse.files, around, None))
     assert warehouse.removed_after(9 * DAY) == []
     assert place.exists()
 
@@ -220,10 +220,10 @@ def test_a_folder_in_an_object_store_goes_and_its_neighbours_stay(tmp_path: Path
         )
         for name in ("t-0123abcd", "t-0123abcd2"):
             metadata = new_table(f"{warehouse}/public/{name}", FIELDS, last_column_id=1, properties={})
-            pointers.create(("public", name), write_metadata(files, metadata, None))
+            pointers.create(TableName("public", name), write_metadata(files, metadata, None))
             files.write_new(f"{warehouse}/public/{name}/data/rows.parquet", b"rows")
         dropped.note(time.time())
-        pointers.drop(("public", "t-0123abcd"))
+        pointers.drop(TableName("public", "t-0123abcd"))
         now = time.time()
         dropped.note(now)
         assert dropped.remove(now + DAY, grace=DAY) == [f"{warehouse}/public/t-0123abcd"]
@@ -241,7 +241,7 @@ def test_a_lakehouse_does_so_only_when_it_is_asked_for(tmp_path: Path) -> None:
             schema = lake.catalog.schema(CallContext(), "public")
             assert isinstance(schema, MutableSchema)
             schema.create_table(CallContext(), TableDefinition(name="t", columns=pa.schema([("x", pa.int64())])))
-            place = Path(load(lake.engine.files, lake.engine.pointers.location(NAME) or "").location)
+            place = Path(load(lake.engine.storage.files, lake.engine.storage.pointers.location(NAME) or "").location)
             assert lake._upkeep is not None
             lake._upkeep.look()
             schema.drop_table(CallContext(), "t")
@@ -260,12 +260,12 @@ def test_a_transaction_of_a_lakehouse_keeps_what_it_sees(tmp_path: Path) -> None
         schema = lake.catalog.schema(CallContext(), "public")
         assert isinstance(schema, MutableSchema)
         schema.create_table(CallContext(), TableDefinition(name="t", columns=pa.schema([("x", pa.int64())])))
-        location = lake.engine.pointers.location(NAME) or ""
+        location = lake.engine.storage.pointers.location(NAME) or ""
         assert lake._upkeep is not None
         lake._upkeep.look()
         transaction = lake.engine.transactions.begin(CallContext())
         schema.drop_table(CallContext(), "t")
-        assert lake.maintenance.all_pinned() == {location}
+        assert lake.in_use.all_metadata_files() == {location}
         for _ in range(3):
             lake._upkeep.look()
         assert Path(location).exists()

@@ -14,7 +14,7 @@ from tests.faults.files import leftovers
 from tests.faults.lost import lost_cases
 from tests.faults.rig import Rig, ending, pyiceberg_rows
 from tests.faults.transactions import TRANSACTIONS, run_transaction, transaction_cases
-from tests.support.lakehouse import shared_spark
+from tests.support.spark import shared_spark
 
 from sparkport.catalog.statement import Change
 from sparkport.errors import InternalError, Unavailable

@@ -22,8 +22,8 @@ from sparkport.lakehouse.names import TableName
 
 pytest_plugins = ["tests.support.services"]
 
-A: TableName = ("public", "a")
-B: TableName = ("public", "b")
+A: TableName = TableName("public", "a")
+B: TableName = TableName("public", "b")
 
 
 def _write(folder: Path) -> str:
@@ -44,7 +44,7 @@ def test_a_table_that_is_held_stays_as_it_is(database: Database, pointers: SqlPo
     assert rows == [("a1", "a0"), ("b0", None)]
 
 
-@pytest.mark.parametrize("held", [{B: "b9"}, {A: "a9"}, {("public", "dropped"): "d0"}])
+@pytest.mark.parametrize("held", [{B: "b9"}, {A: "a9"}, {TableName("public", "dropped"): "d0"}])
 def test_nothing_moves_when_a_held_table_is_elsewhere(pointers: SqlPointers, held: dict[TableName, str]) -> None:
     pointers.create(A, "a0")
     pointers.create(B, "b0")
@@ -83,7 +83,7 @@ def test_a_commit_that_was_not_made_leaves_no_files(database: Database, tmp_path
     pointers = SqlPointers(database, "lake", ledger=ledger)
     edits = []
     for table in (A, B):
-        location = _write(tmp_path / table[1])
+        location = _write(tmp_path / table.name)
         pointers.create(table, location)
         metadata = json.loads(Path(location).read_text())
         edits.append(Edit(table, metadata, metadata, location))
@@ -104,7 +104,7 @@ def test_a_commit_that_was_not_made_leaves_no_files(database: Database, tmp_path
 
 def test_movers_and_holders_of_the_same_tables_never_wait_for_ever(pointers: SqlPointers) -> None:
     """In whatever order they name the tables; PostgreSQL would end one of two who wait for each other."""
-    tables = [("public", f"t{number}") for number in range(6)]
+    tables = [TableName("public", f"t{number}") for number in range(6)]
     for table in tables:
         pointers.create(table, "0")
 

@@ -56,7 +56,7 @@ def change(request: pytest.FixtureRequest) -> tuple[Callable[[Handle, CallContex
 
 
 def properties(table: Handle) -> dict[str, str]:
-    return dict(table.table()._version.metadata.properties)
+    return dict(table.current.metadata.properties)
 
 
 # The property is taken away
@@ -104,7 +104,7 @@ def test_a_transaction_is_there_once_though_the_property_went_away(lake: Lake, t
         tx.commit()
     for handle in handles:
         assert by_key(handle.agreed()) == {**START, 0: "changed", 10: "ten", 11: "eleven"}
-        assert set(handle.table()._version.metadata.refs) == {"main"}
+        assert set(handle.current.metadata.refs) == {"main"}
 
 
 def test_a_transaction_that_fails_leaves_nothing_in_the_open(lake: Lake, table: Handle) -> None:
@@ -178,7 +178,7 @@ def _roll_back(table: Handle, snapshot: int | None) -> None:
 def test_a_transaction_does_not_undo_a_rollback_of_others(
     lake: Lake, table: Handle, change: str, then: tuple[str, ...]
 ) -> None:
-    before = table.table()._version.snapshot_id
+    before = table.current.snapshot_id
     table.update([table.ids()[1]], names("newer"))
     tx = Tx(lake)
     CHANGES[change][0](table, tx.ctx)
@@ -190,7 +190,7 @@ def test_a_transaction_does_not_undo_a_rollback_of_others(
 
 
 def test_an_auto_commit_statement_does_not_undo_a_rollback_of_others(lake: Lake, table: Handle) -> None:
-    before = table.table()._version.snapshot_id
+    before = table.current.snapshot_id
     table.update([table.ids()[1]], names("newer"))
     ctx = CallContext(transaction_id=lake.opened.engine.transactions.begin(NOBODY))
     ids = table.ids()
@@ -221,7 +221,7 @@ def test_the_count_that_is_kept_of_a_serializable_delete_is_the_one_that_was_tol
         statement.push(None, pa.array([ids[0], ids[1]], pa.int64()))
         told = statement.finish()
     assert told == 1
-    assert lake.opened.engine.pointers.statement("again") == 1
+    assert lake.opened.engine.storage.pointers.statement("again") == 1
 
 
 # Others expire what nothing leads to yet
@@ -256,7 +256,7 @@ def test_a_transaction_whose_snapshot_others_have_expired_is_made_again(lake: La
 
 def _publish(table: Handle) -> None:
     """As a foreign job does that publishes all that waits for it."""
-    metadata = table.table()._version.metadata
+    metadata = table.current.metadata
     waiting = [snapshot for snapshot in metadata.snapshots if snapshot.parent_id == metadata.main_snapshot_id]
     for snapshot in waiting:
         table.sql(

@@ -10,7 +10,6 @@ import os
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from itertools import count, product
@@ -18,7 +17,7 @@ from itertools import count, product
 import pyarrow as pa
 import pytest
 from tests.lakehouse.handles import NOBODY, Handle, create, main_of
-from tests.lakehouse.transacting import FIVE, Tx, at_point, by_key, names, people
+from tests.lakehouse.transacting import FIVE, Tx, at_point, by_key, names, people, wait_until
 from tests.support.lakehouse import Lake, lakehouse
 
 from sparkport.catalog.ddl import AddColumn, TableDefinition
@@ -27,6 +26,7 @@ from sparkport.errors import Conflict, InternalError, NotFound, SparkportError, 
 from sparkport.lakehouse.faults import on_fault
 from sparkport.lakehouse.iceberg.metadata import TableMetadata
 from sparkport.lakehouse.iceberg.metadata_files import write_metadata
+from sparkport.lakehouse.names import TableName
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -127,7 +127,7 @@ ROWS = {
 
 
 def _compact(table: Handle) -> None:
-    done = table.lake.opened.maintenance.run(("public", table.name), ["compact"])
+    done = table.lake.opened.maintenance.run(TableName("public", table.name), ["compact"])
     assert done.counts["compacted_files"] >= 2
 
 
@@ -172,7 +172,7 @@ _WHOLE = {
     "compaction": _BOTH,
     "schema change": Outcome.ALTERED,
     "drop": Outcome.DROPPED,
-    "drop and create anew": Outcome.DROPPED,
+    "drop and create anew": Outcome.ALTERED,
     "rename": Outcome.DROPPED,
 }
 _BESIDE = {"append": _BOTH, "update of another row": _BOTH, "delete of another row": _BOTH, **_WHOLE}
@@ -214,7 +214,7 @@ def template(lake: Lake) -> TableMetadata:
     """A table with its rows in two files, so that there is something to compact."""
     handle = create(lake, "template", FIVE.slice(0, 0))
     handle.sql("INSERT INTO {t} SELECT /*+ REPARTITION(2) */ id, concat('n', id) FROM range(5)")
-    return handle.table()._version.metadata
+    return handle.current.metadata
 
 
 @pytest.fixture
@@ -226,8 +226,8 @@ def _new_table(lake: Lake, template: TableMetadata) -> Handle:
     """Another table with the template's files, which no Spark job is needed for."""
     name = f"i{next(_numbers)}"
     own = {"table-uuid": str(uuid.uuid4()), "location": f"{template.location}_{name}", "metadata-log": []}
-    location = write_metadata(lake.opened.engine.files, {**template.json, **own}, None)
-    lake.pointers.create(("public", name), location)
+    location = write_metadata(lake.opened.engine.storage.files, {**template.json, **own}, None)
+    lake.pointers.create(TableName("public", name), location)
     return Handle(lake, name)
 
 
@@ -283,11 +283,11 @@ def _run_again(lake: Lake, table: Handle, own: str, left: Contents) -> None:
 
 
 def _check_nothing_left(table: Handle) -> None:
-    assert set(table.table()._version.metadata.refs) <= {"main"}
+    assert set(table.current.metadata.refs) <= {"main"}
 
 
 def _check_nothing_staged(lake: Lake) -> None:
-    folder = lake.opened.engine.staging.folder
+    folder = lake.opened.engine.storage.staging.folder
     assert not [*folder.glob("*.parquet"), *folder.glob("tx-*")]
 
 
@@ -348,22 +348,9 @@ def test_a_table_that_nobody_disturbed_shares_the_outcome_of_one_that_somebody_d
 # Two transactions in one commit
 
 
-@contextmanager
-def _held_back(lake: Lake, table: Handle) -> Iterator[None]:
-    """Transactions that are to be committed in the block wait for each other, and go together after it."""
-    committer, name = lake.opened.engine._committer, ("public", table.name)
-    with committer._changed:
-        committer._busy.add(name)
-    try:
-        yield
-    finally:
-        with committer._changed:
-            committer._busy.discard(name)
-            committer._changed.notify_all()
-
-
 def _commit_together(lake: Lake, table: Handle, *group: Tx) -> list[Exception | None]:
-    committer = lake.opened.engine._committer
+    """Transactions that wait for each other, and then go together."""
+    committer = lake.opened.engine.committer
 
     def error_of(tx: Tx) -> Exception | None:
         try:
@@ -373,11 +360,9 @@ def _commit_together(lake: Lake, table: Handle, *group: Tx) -> list[Exception | 
         return None
 
     with ThreadPoolExecutor(len(group)) as pool:
-        with _held_back(lake, table):
+        with committer.turn(TableName("public", table.name)):
             outcomes = [pool.submit(error_of, tx) for tx in group]
-            with committer._changed:
-                while len(committer._waiting) < len(group):
-                    committer._changed.wait(0.01)
+            wait_until(lambda: committer.waiting() == len(group))
         return [outcome.result() for outcome in outcomes]
 
 
@@ -410,7 +395,7 @@ def _check_group(
 ) -> None:
     assert by_key(table.agreed()) == rows
     assert (group[0].status, group[1].status) == states
-    assert not lake.opened.engine._committer._waiting
+    assert not lake.opened.engine.committer.waiting()
     _check_nothing_left(table)
     _check_nothing_staged(lake)
 
@@ -446,7 +431,7 @@ def test_of_a_group_one_that_is_declared_dead_is_left_out(
     lake: Lake, table: Handle, group: tuple[Tx, Tx], point: str
 ) -> None:
     """As by another server that has not heard of this one for long."""
-    with at_point(point, lambda: lake.opened.engine.ledger.end(group[0].id, ABORTED)):
+    with at_point(point, lambda: lake.opened.engine.storage.ledger.end(group[0].id, ABORTED)):
         refused, none = _commit_together(lake, table, *group)
     assert isinstance(refused, TransactionNotActive)
     assert none is None
@@ -454,7 +439,7 @@ def test_of_a_group_one_that_is_declared_dead_is_left_out(
 
 
 def test_a_group_that_is_declared_dead_leaves_nothing(lake: Lake, table: Handle, group: tuple[Tx, Tx]) -> None:
-    with at_point("publish.before", lambda: [lake.opened.engine.ledger.end(tx.id, ABORTED) for tx in group]):
+    with at_point("publish.before", lambda: [lake.opened.engine.storage.ledger.end(tx.id, ABORTED) for tx in group]):
         refused = _commit_together(lake, table, *group)
     assert all(isinstance(error, TransactionNotActive) for error in refused)
     _check_group(lake, table, group, (ABORTED, ABORTED), START)

@@ -15,9 +15,9 @@ import pytest
 from sparkport.catalog.transaction import Isolation, TransactionState
 from sparkport.errors import AlreadyExists, InternalError, TransactionNotActive, TransactionNotFound, Unavailable
 from sparkport.lakehouse.catalogs.database import Database
-from sparkport.lakehouse.catalogs.databases import open_database
 from sparkport.lakehouse.catalogs.ledger import Ledger, Recorded
 from sparkport.lakehouse.catalogs.ledger_rows import ALL_SINCE, ENDED, OPEN, UNKNOWN
+from sparkport.lakehouse.catalogs.open_database import open_database
 from sparkport.lakehouse.catalogs.pointers import Move
 from sparkport.lakehouse.catalogs.sql_pointers import SqlPointers
 from sparkport.lakehouse.faults import on_fault
@@ -26,7 +26,7 @@ from sparkport.lakehouse.names import TableName
 pytest_plugins = ["tests.support.services"]
 
 ACTIVE, COMMITTED, ABORTED = TransactionState.ACTIVE, TransactionState.COMMITTED, TransactionState.ABORTED
-A: TableName = ("public", "a")
+A: TableName = TableName("public", "a")
 
 
 class Clock:
@@ -220,12 +220,12 @@ def test_servers_tell_which_snapshots_they_need(ledger: Ledger, other: Ledger, c
     assert ledger.needed_elsewhere("a") == {9}
     ledger.beat({"b": [6]})
     assert (other.needed_elsewhere("a"), other.needed_elsewhere("b")) == (set(), {6})
-    assert other.told_elsewhere() == clock.now
+    assert other.oldest_report_elsewhere() == clock.now
     ledger.beat({"b": [6], ALL_SINCE: [int(clock.now) - 100]})  # what it needs besides is not known
     assert (other.needed_elsewhere("a"), other.needed_elsewhere("b")) == ({UNKNOWN}, {UNKNOWN, 6})
-    assert other.told_elsewhere() == clock.now - 100
+    assert other.oldest_report_elsewhere() == clock.now - 100
     die(clock, other)
-    assert (other.needed_elsewhere("b"), other.told_elsewhere()) == (set(), None)
+    assert (other.needed_elsewhere("b"), other.oldest_report_elsewhere()) == (set(), None)
 
 
 def test_open_transactions_of_live_servers_are_listed(ledger: Ledger, other: Ledger, clock: Clock) -> None:
@@ -461,7 +461,7 @@ def test_a_commit_of_a_dead_server_is_looked_up(database: Database, clock: Clock
     dead = Ledger(database, "lake", clock=clock, resolve=commits)
     living = Ledger(database, "lake", clock=clock, resolve=commits)
     begin(dead, "t")
-    dead.publishing(["t"], [("public", "b"), A])
+    dead.publishing(["t"], [TableName("public", "b"), A])
     assert state(living, "t") is ACTIVE
     assert commits.asked == []
     die(clock, living)

@@ -98,8 +98,8 @@ def check(lake: Lake, tables: list[Handle], expected: list[tuple[int, str]]) -> 
     """Each row once, for all who read, and nothing that was only needed on the way."""
     for table in tables:
         assert sorted((row["id"], row["name"]) for row in table.agreed().values()) == expected
-        assert set(table.table()._version.metadata.refs) == {"main"}
-    folder = lake.opened.engine.staging.folder
+        assert set(table.current.metadata.refs) == {"main"}
+    folder = lake.opened.engine.storage.staging.folder
     assert not [*folder.glob("*.parquet"), *folder.glob("tx-*")]
 
 
@@ -293,7 +293,7 @@ class Silent:
 @pytest.fixture
 def silent(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Silent:
     """Neither does the catalog say what became of the commit."""
-    ledger = lake.opened.engine.ledger
+    ledger = lake.opened.engine.storage.ledger
     found = Silent(ledger.end)
     monkeypatch.setattr(ledger, "end", found)
     on_fault("settle.before", _no_answer)

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import pytest
 from tests.lakehouse.maintained import NAME, Rig
 from tests.support.postgres import PostgresCluster
 from tests.support.s3 import ObjectStore, object_store
-from tests.support.spark_cluster import ready_or_skip
+from tests.support.spark import shared_spark
 
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.scan import AsOf, AsOfUnit, ScanRequest, as_scan
@@ -22,7 +22,6 @@ from sparkport.catalog.statement import Change
 from sparkport.lakehouse.files import local_path
 from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
-from sparkport.lakehouse.spark.server import SparkServer
 
 pytest_plugins = ["tests.support.services"]
 pytestmark = pytest.mark.timeout(300)  # the first start of all downloads jars
@@ -43,7 +42,6 @@ class Place:
 def places(
     postgres: PostgresCluster, rest_uri: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Place]]:
-    """All of them on one Spark, which has the drivers of all."""
     folder = tmp_path_factory.mktemp("places")
     with ExitStack() as stack:
         store = stack.enter_context(object_store())
@@ -56,17 +54,10 @@ def places(
                 catalog_uri=uris[1],
                 staging=str(folder / "staging"),
                 sessions=2,
-                spark="local[2]",
-                driver_memory="1g",
                 properties=store.properties,
             ),
         }
-        # Under another name: what a Spark is started with holds in all of its sessions.
-        spark = SparkServer(replace(settings["s3"], catalog_name="nobodys", properties=store.properties))
-        stack.callback(spark.stop)
-        spark.start()
-        ready_or_skip(spark)
-        found = {kind: stack.enter_context(Lakehouse(settings[kind], spark=spark)) for kind in KINDS}
+        found = {kind: stack.enter_context(Lakehouse(settings[kind], spark=shared_spark())) for kind in KINDS}
         yield {kind: Place(found[kind], _in_store(store) if kind == "s3" else _on_disk) for kind in KINDS}
 
 
@@ -172,18 +163,18 @@ def test_files_of_nobody_and_forgotten_metadata_go(rig: Rig, place: Place) -> No
     old, young = (f"{rig.metadata.location}/data/{name}.parquet" for name in ("left", "young"))
     beside = f"{rig.metadata.location}2/data/other.parquet"  # of a table whose name begins in the same way
     for path in (old, young, beside):
-        rig.engine.files.write_new(path, b"x")
+        rig.engine.storage.files.write_new(path, b"x")
     place.age(old, _WEEK)
     place.age(beside, _WEEK)
     before = rig.rows()
     report = rig.maintenance().run(NAME, ("orphans", "metadata"))
     assert report.skipped == {}
     assert report.counts["removed_orphans"] == 1
-    assert [rig.engine.files.exists(path) for path in (old, young, beside)] == [False, True, True]
+    assert [rig.engine.storage.files.exists(path) for path in (old, young, beside)] == [False, True, True]
     assert report.counts["removed_metadata"] >= 3
     assert len(_names(rig, ".metadata.json")) == 3
     assert rig.rows() == before
 
 
 def _names(rig: Rig, suffix: str) -> list[str]:
-    return [info.path for info in rig.engine.files.list(rig.metadata.location) if info.path.endswith(suffix)]
+    return [info.path for info in rig.engine.storage.files.list(rig.metadata.location) if info.path.endswith(suffix)]

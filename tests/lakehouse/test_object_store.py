@@ -60,7 +60,7 @@ def rows(client: Client, name: str, **how: Any) -> list[tuple[Any, ...]]:
 
 def spark_rows(lake: Lakehouse, name: str, suffix: str = "") -> list[tuple[Any, ...]]:
     """By plain Spark."""
-    with lake.engine.spark.session(timeout=60) as session:
+    with lake.engine.storage.spark.session(timeout=60) as session:
         found = session.sql(f"SELECT id, name FROM lake.public.{name} {suffix}").collect()
     return sorted(tuple(row) for row in found)
 
@@ -89,7 +89,7 @@ def test_rows_are_inserted_changed_deleted_and_read_as_they_were(
 
 
 def test_what_plain_spark_writes_is_read_here(client: Client, lake: Lakehouse) -> None:
-    with lake.engine.spark.session(timeout=60) as session:
+    with lake.engine.storage.spark.session(timeout=60) as session:
         session.sql("CREATE TABLE lake.public.theirs (id BIGINT, name STRING) USING iceberg").collect()
         session.sql("INSERT INTO lake.public.theirs VALUES (7, 'seven'), (8, NULL)").collect()
     assert rows(client, "public.theirs") == [(7, "seven"), (8, None)]
@@ -100,7 +100,7 @@ def test_a_dropped_table_is_gone_for_everybody(client: Client, lake: Lakehouse) 
     client.drop_table("public.short")
     with pytest.raises(NotFound):
         rows(client, "public.short")
-    with lake.engine.spark.session(timeout=60) as session:
+    with lake.engine.storage.spark.session(timeout=60) as session:
         assert "short" not in {row.tableName for row in session.sql("SHOW TABLES IN lake.public").collect()}
 
 

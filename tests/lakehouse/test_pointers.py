@@ -28,7 +28,7 @@ from sparkport.errors import (
     Unavailable,
 )
 from sparkport.lakehouse.catalogs.database import Database, SqliteDatabase
-from sparkport.lakehouse.catalogs.databases import open_database
+from sparkport.lakehouse.catalogs.open_database import open_database
 from sparkport.lakehouse.catalogs.pointers import Move, Moved
 from sparkport.lakehouse.catalogs.postgres import PostgresDatabase
 from sparkport.lakehouse.catalogs.sql_pointers import SqlPointers
@@ -37,8 +37,8 @@ from sparkport.lakehouse.names import TableName
 
 pytest_plugins = ["tests.support.services"]
 
-A: TableName = ("public", "a")
-B: TableName = ("public", "b")
+A: TableName = TableName("public", "a")
+B: TableName = TableName("public", "b")
 
 
 # Names
@@ -89,7 +89,7 @@ def test_tables_are_created_listed_and_dropped(pointers: SqlPointers) -> None:
 def test_a_table_is_renamed_with_its_pointer(pointers: SqlPointers) -> None:
     pointers.create(A, "a0")
     pointers.create_schema("other", {})
-    pointers.rename(A, ("other", "c"))
+    pointers.rename(A, TableName("other", "c"))
     assert dict(pointers.cut().tables) == {("other", "c"): "a0"}
     with pytest.raises(TableNotFound):
         pointers.rename(A, B)
@@ -105,7 +105,7 @@ def test_a_table_is_not_renamed_onto_another(pointers: SqlPointers) -> None:
 
 def test_a_schema_is_renamed_with_its_tables_and_properties_over_an_empty_one(pointers: SqlPointers) -> None:
     pointers.create_schema("main", {"comment": "old"})
-    pointers.create(("main", "a"), "a0")
+    pointers.create(TableName("main", "a"), "a0")
     assert pointers.rename_schema("main", "public") == {"a": "a0"}
     cut = pointers.cut()
     assert dict(cut.tables) == {A: "a0"}
@@ -117,7 +117,7 @@ def test_a_schema_is_renamed_with_its_tables_and_properties_over_an_empty_one(po
 def test_a_schema_is_not_renamed_onto_one_with_tables(pointers: SqlPointers) -> None:
     pointers.create(A, "a0")
     pointers.create_schema("main", {})
-    pointers.create(("main", "a"), "m0")
+    pointers.create(TableName("main", "a"), "m0")
     with pytest.raises(AlreadyExists, match="schema 'public' already exists, and is not empty"):
         pointers.rename_schema("main", "public")
     assert dict(pointers.cut().tables) == {A: "a0", ("main", "a"): "m0"}
@@ -128,7 +128,7 @@ def test_a_writer_finds_its_table_gone_when_the_schema_was_renamed_meanwhile(poi
     pointers.rename_schema("public", "shop")
     with pytest.raises(Moved):
         pointers.swap([Move(A, "a0", "a1")])
-    assert pointers.location(("shop", "a")) == "a0"
+    assert pointers.location(TableName("shop", "a")) == "a0"
 
 
 def test_catalogs_in_one_database_do_not_see_each_other(database: Database, pointers: SqlPointers) -> None:
@@ -141,7 +141,7 @@ def test_catalogs_in_one_database_do_not_see_each_other(database: Database, poin
 
 
 def test_names_with_quotes_and_marks_are_only_names(pointers: SqlPointers) -> None:
-    odd = ("public", 'it\'s 100% "odd" ?; --')
+    odd = TableName("public", 'it\'s 100% "odd" ?; --')
     pointers.create(odd, "o0")
     pointers.swap([Move(odd, "o0", "o1")])
     assert dict(pointers.cut().tables) == {odd: "o1"}
@@ -154,9 +154,9 @@ def test_views_are_not_taken_for_tables(database: Database, pointers: SqlPointer
             "VALUES ('lake', 'public', 'v', 'view0', 'VIEW')"
         )
     assert not pointers.cut().tables
-    assert pointers.location(("public", "v")) is None
+    assert pointers.location(TableName("public", "v")) is None
     with pytest.raises(TableNotFound):
-        pointers.drop(("public", "v"))
+        pointers.drop(TableName("public", "v"))
 
 
 # Moves
@@ -291,9 +291,9 @@ def test_of_many_who_create_the_same_thing_one_succeeds(pointers: SqlPointers) -
 
 
 def test_of_many_who_rename_onto_one_name_one_succeeds(pointers: SqlPointers) -> None:
-    names = [("public", f"t{number}") for number in range(6)]
+    names = [TableName("public", f"t{number}") for number in range(6)]
     for name in names:
-        pointers.create(name, f"{name[1]}-0")
+        pointers.create(name, f"{name.name}-0")
 
     def attempt(name: TableName) -> bool:
         try:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.support.lakehouse import die
 
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.ddl import AddColumn, AlterableTable, MutableSchema, OnConflict, TableDefinition
@@ -23,6 +24,7 @@ from sparkport.lakehouse.catalogs.sql_pointers import SqlPointers
 from sparkport.lakehouse.faults import on_fault
 from sparkport.lakehouse.files import FileInfo, FileSystem
 from sparkport.lakehouse.lakehouse import Lakehouse
+from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.upkeep import recovery
 from sparkport.protocol.maps import MapReader, pack
@@ -30,7 +32,7 @@ from sparkport.protocol.maps import MapReader, pack
 pytest_plugins = ["tests.support.services"]
 
 COLUMNS = pa.schema([("id", pa.int64())])
-NAME = ("public", "t")
+NAME = TableName("public", "t")
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -77,12 +79,7 @@ def add_column(lake: Lakehouse) -> None:
 
 
 def pointer(lake: Lakehouse) -> Path:
-    return Path((lake.engine.pointers.location(NAME) or "").removeprefix("file:"))
-
-
-def die(lake: Lakehouse) -> None:
-    """As the kernel does when a process ends: the lock is gone, all else stays."""
-    lake._staging._lock.close()
+    return Path((lake.engine.storage.pointers.location(NAME) or "").removeprefix("file:"))
 
 
 @contextmanager
@@ -121,7 +118,7 @@ def test_a_table_whose_replacement_was_not_answered_is_the_new_one(lake: Lakehou
 def test_a_creation_that_failed_for_good_leaves_no_file(lake: Lakehouse) -> None:
     create(lake)
     with pytest.raises(SparkportError):
-        lake.engine.pointers.create(NAME, "elsewhere")
+        lake.engine.storage.pointers.create(NAME, "elsewhere")
     files = list(Path(lake.settings.warehouse_path.removeprefix("file:")).rglob("*.metadata.json"))
     assert [str(path) for path in files] == [str(pointer(lake))]
 
@@ -134,7 +131,7 @@ def test_a_repeat_of_ddl_that_was_done_without_an_answer_is_a_success(lake: Lake
     body: dict[str, object] = {"catalog": catalog, "schema": "public", "name": "t", "ignore_not_found": False}
     create(lake)
     add_column(lake)
-    lake.engine.pointers.create_schema("old", {})
+    lake.engine.storage.pointers.create_schema("old", {})
 
     def do() -> None:
         if action == "drop":
@@ -157,9 +154,9 @@ def test_a_repeat_of_ddl_that_was_done_without_an_answer_is_a_success(lake: Lake
         assert table is not None
         assert ("third" in table.schema.names, "more" in table.schema.names) == ((action == "add column"),) * 2
     elif action == "rename schema":
-        assert {"public", "other"} == lake.engine.pointers.cut().schemas.keys()
+        assert {"public", "other"} == lake.engine.storage.pointers.cut().schemas.keys()
     else:
-        assert lake.engine.pointers.location(NAME) is None
+        assert lake.engine.storage.pointers.location(NAME) is None
 
 
 def reader(body: dict[str, object]) -> MapReader:
@@ -172,7 +169,7 @@ def test_a_table_whose_metadata_is_gone_can_be_dropped_and_replaced(lake: Lakeho
     pointer(lake).unlink()
     if way == "drop":
         public(lake).drop_table(CallContext(), "T")
-        assert lake.engine.pointers.location(NAME) is None
+        assert lake.engine.storage.pointers.location(NAME) is None
     else:
         create(lake, on_conflict=OnConflict.REPLACE)
         assert pointer(lake).exists()
@@ -194,15 +191,14 @@ def test_recovery_leaves_all_that_was_ever_published(settings: LakehouseSettings
         assert isinstance(table, AlterableTable)
         table.alter(CallContext(), add)
     else:
-        assert first._database is not None
-        other = SqlPointers(first._database, "other")
+        other = SqlPointers(first.store.database, "other")
         other.create(NAME, str(last))
         public(first).drop_table(CallContext(), "t")
     before = set(last.parent.glob("*"))
-    die(first)
+    die(first.engine.storage.staging)
     start(settings)
     assert set(last.parent.glob("*")) == before
-    assert not first._staging.folder.exists()
+    assert not first.engine.storage.staging.folder.exists()
 
 
 def test_recovery_removes_what_was_never_published(settings: LakehouseSettings, start: Open) -> None:
@@ -221,7 +217,7 @@ def test_recovery_removes_what_was_never_published(settings: LakehouseSettings, 
             add_column(first)
     finally:
         on_fault("metadata.after", None)
-    die(first)
+    die(first.engine.storage.staging)
     start(settings)
     files = list(Path(settings.warehouse_path.removeprefix("file:")).rglob("*.metadata.json"))
     assert files == [known]
@@ -233,33 +229,33 @@ def test_recovery_waits_for_a_commit_that_the_database_still_holds(
     settings = LakehouseSettings(warehouse=str(tmp_path / "warehouse"), catalog_uri=postgres_uri)
     first = start(settings)
     create(first)
-    pointers = first.engine.pointers
+    pointers = first.engine.storage.pointers
     assert isinstance(pointers, SqlPointers)
     old = pointers.location(NAME) or ""
     new = old.replace("00000-", "00001-")
-    first.engine.files.write_new(new, Path(old.removeprefix("file:")).read_bytes())
-    die(first)
+    first.engine.storage.files.write_new(new, Path(old.removeprefix("file:")).read_bytes())
+    die(first.engine.storage.staging)
     with pointers._changing() as work:  # sent, and not committed yet: a synchronous standby may be away
         pointers._move(work, Move(NAME, old, new))
         with _impatient():
             start(settings)
-        assert first._staging.folder.exists()
+        assert first.engine.storage.staging.folder.exists()
         assert Path(new.removeprefix("file:")).exists()
     third = start(settings)
     assert pointer(third) == Path(new.removeprefix("file:"))
     assert pointer(third).exists()
-    assert not first._staging.folder.exists()
+    assert not first.engine.storage.staging.folder.exists()
 
 
 def test_a_server_that_was_taken_for_dead_changes_nothing_any_more(settings: LakehouseSettings, start: Open) -> None:
     first = start(settings)
     create(first)
-    die(first)
+    die(first.engine.storage.staging)
     second = start(settings)
     with pytest.raises(Unavailable, match="taken this one for dead"):
         public(first).drop_table(CallContext(), "t")
     with pytest.raises(Unavailable, match="taken this one for dead"):
-        first.engine.pointers.create(("public", "late"), "somewhere")
+        first.engine.storage.pointers.create(TableName("public", "late"), "somewhere")
     add_column(second)
 
 
@@ -281,7 +277,7 @@ def test_a_server_listens_while_what_a_dead_one_left_takes_long_to_be_listed(
     dead = start(settings)
     create(dead)
     add_column(dead)
-    die(dead)
+    die(dead.engine.storage.staging)
     listing, go_on = threading.Event(), threading.Event()
     listed = FileSystem.list
 
@@ -296,9 +292,9 @@ def test_a_server_listens_while_what_a_dead_one_left_takes_long_to_be_listed(
     assert listing.wait(60)
     assert [table.name for table in public(lake).tables(CallContext())] == ["t"]
     another = start(settings)  # which need not wait for it either
-    assert dead._staging.folder.exists()
+    assert dead.engine.storage.staging.folder.exists()
     go_on.set()
     lake._recovery._thread.join(60)
-    assert not dead._staging.folder.exists()
-    assert another._staging.folder.exists()
+    assert not dead.engine.storage.staging.folder.exists()
+    assert another.engine.storage.staging.folder.exists()
     assert pointer(lake).exists()

@@ -38,7 +38,7 @@ class Alone(Played):
         self.look, self.tables = look, tables
 
     def changes(self) -> list[Edit]:
-        return [change for change in super().changes() if change.table[1] in self.tables]
+        return [change for change in super().changes() if change.table.name in self.tables]
 
     def reply(self, request: BaseHTTPRequestHandler) -> tuple[int, object] | None:
         if request.command == "GET" and self.commits and self.look is not None:
@@ -82,9 +82,9 @@ def test_one_in_doubt_does_not_keep_others_of_its_group_from_going_on(book: Book
     with pytest.raises(Unavailable):
         Played(None).commit(book.ledger)
     with pytest.raises(TransactionNotActive) as failed:
-        book.ledger.publishing(["y", "x"], [("a", "t")])
+        book.ledger.publishing(["y", "x"], [TableName("a", "t")])
     assert failed.value.transaction_id == "x"
-    book.ledger.publishing(["y"], [("a", "t")])
+    book.ledger.publishing(["y"], [TableName("a", "t")])
     assert book.ledger.end("y", COMMITTED) is COMMITTED
 
 
@@ -94,7 +94,7 @@ def test_one_that_was_refused_may_try_again_though_another_of_its_group_has_ende
         Played(CLASH).commit(book.ledger)
     book.ledger.end("y", ABORTED)
     with pytest.raises(TransactionNotActive) as failed:
-        book.ledger.publishing(["x", "y"], [("a", "t")])
+        book.ledger.publishing(["x", "y"], [TableName("a", "t")])
     assert failed.value.transaction_id == "y"
     Played((200, {}), "t", "u").commit(book.ledger)
     assert (book.state, book.asked) == (COMMITTED, [])
@@ -164,7 +164,7 @@ def test_a_beat_finds_out_what_became_of_commits_without_an_answer(book: Book) -
 
     asked: list[str] = []
     ledger = Ledger(book.database, "other", clock=lambda: book.now, resolve=resolve)
-    tables: list[TableName] = [("a", "t")]
+    tables: list[TableName] = [TableName("a", "t")]
     for name in "bc":
         ledger.begin(name, owner="anna", isolation=Isolation.SNAPSHOT)
         ledger.publishing([name], tables)

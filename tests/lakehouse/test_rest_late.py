@@ -13,8 +13,8 @@ from tests.lakehouse.test_rest_pointers import Lake
 
 from sparkport.catalog.transaction import Isolation, TransactionState
 from sparkport.errors import AlreadyExists, TableNotFound, TransactionNotActive, Unavailable
-from sparkport.lakehouse.catalogs.databases import open_database
 from sparkport.lakehouse.catalogs.ledger import Ledger
+from sparkport.lakehouse.catalogs.open_database import open_database
 from sparkport.lakehouse.catalogs.pointers import Edit, Moved, OutcomeUnknown
 from sparkport.lakehouse.catalogs.rest import RestPointers
 from sparkport.lakehouse.catalogs.rest_client import RestClient
@@ -387,7 +387,7 @@ def test_a_transaction_is_found_in_a_table_that_was_renamed_since(lake: Lake, fa
         servers.pointers[0].commit(publications(lake, [table]), transactions=[servers.x])
     far.is_cut = False
     far.deliver()
-    lake.pointers.rename(table, (lake.schema, "renamed"))
+    lake.pointers.rename(table, TableName(lake.schema, "renamed"))
     far.forbidden = other[1]
     assert servers.ledgers[0].end(servers.x, ABORTED) is COMMITTED
 
@@ -412,7 +412,7 @@ def test_changes_of_names_whose_answer_is_lost_are_looked_up(
     lake: Lake, far: Between, pointers: RestPointers, what: str
 ) -> None:
     new = lake.load(lake.table("other"))[0]
-    one, two, schema = (lake.schema, "one"), (lake.schema, "two"), f"{lake.schema}x"
+    one, two, schema = TableName(lake.schema, "one"), TableName(lake.schema, "two"), f"{lake.schema}x"
     calls: list[Callable[[], object]] = [
         lambda: pointers.create(one, new),
         lambda: pointers.rename(one, two),
@@ -460,4 +460,4 @@ def test_a_table_that_may_not_be_seen_is_in_nobodys_way(lake: Lake, far: Between
         pointers.location(hidden)
     far.forbidden = ""
     with pytest.raises(TableNotFound):
-        pointers.drop((lake.schema, "never"))
+        pointers.drop(TableName(lake.schema, "never"))

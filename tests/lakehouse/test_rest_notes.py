@@ -16,9 +16,11 @@ from tests.lakehouse.test_rest_pointers import Lake
 
 from sparkport.catalog.transaction import Isolation, TransactionState
 from sparkport.errors import AlreadyExists, FailedPrecondition, InvalidArgument, Unavailable
+from sparkport.lakehouse.catalogs import open_catalog
+from sparkport.lakehouse.catalogs import open_database as open_database_module
 from sparkport.lakehouse.catalogs.database import Database
-from sparkport.lakehouse.catalogs.databases import open_database
 from sparkport.lakehouse.catalogs.ledger import Ledger
+from sparkport.lakehouse.catalogs.open_database import open_database
 from sparkport.lakehouse.catalogs.pointers import Edit
 from sparkport.lakehouse.catalogs.rest import RestPointers
 from sparkport.lakehouse.catalogs.rest_notes import STATEMENT, fence_name, fence_updates, fences, old_fences
@@ -166,7 +168,8 @@ def test_maintenance_removes_the_tag_of_a_stopped_commit_after_a_day(site: Site)
     for hours, refs in ((1, {"main", fence_name(stopped)}), (25, {"main"})):
         now = time.time() + hours * HOUR
         maintenance = SimpleNamespace(
-            engine=SimpleNamespace(pointers=site.pointers, files=FileSystem()),
+            storage=SimpleNamespace(pointers=site.pointers, files=FileSystem()),
+            in_use=None,
             settings=MaintenanceSettings(),
             now=lambda now=now: now,
         )
@@ -202,8 +205,8 @@ def test_network_file_systems_are_known(tmp_path: Path) -> None:
 def test_a_ledger_on_a_network_file_system_is_refused_unless_it_was_chosen(
     rest_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for module in ("lakehouse", "catalogs.databases"):
-        monkeypatch.setattr(f"sparkport.lakehouse.{module}.network_file_system", lambda folder: "nfs4")
+    for module in (open_catalog, open_database_module):
+        monkeypatch.setattr(module, "network_file_system", lambda folder: "nfs4")
     folder, chosen = str(tmp_path / "warehouse"), f"sqlite:///{tmp_path}/chosen.db"
     with pytest.raises(FailedPrecondition, match=r"network file system \(nfs4\).*set ledger_uri"):
         Lakehouse(LakehouseSettings(warehouse=folder, catalog_uri=rest_uri))

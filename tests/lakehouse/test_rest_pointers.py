@@ -27,7 +27,7 @@ from sparkport.errors import (
 )
 from sparkport.lakehouse.catalogs.pointers import Edit, Moved
 from sparkport.lakehouse.catalogs.rest import RestPointers
-from sparkport.lakehouse.catalogs.rest_client import Refused, RestClient
+from sparkport.lakehouse.catalogs.rest_client import RequestRefused, RestClient
 from sparkport.lakehouse.catalogs.rest_updates import requirements, updates
 from sparkport.lakehouse.iceberg.edits import evolve_schema, move_main, new_table, set_properties
 from sparkport.lakehouse.names import TableName
@@ -68,8 +68,8 @@ class Lake:
         location = Path(metadata["location"], "metadata", "00000-x.metadata.json")
         location.parent.mkdir(parents=True)
         location.write_text(json.dumps(metadata))
-        self.pointers.create((self.schema, name), str(location))
-        return self.schema, name
+        self.pointers.create(TableName(self.schema, name), str(location))
+        return TableName(self.schema, name)
 
     def load(self, table: TableName) -> tuple[str, Json]:
         location = self.pointers.location(table)
@@ -94,7 +94,7 @@ class Lake:
         if main is not None:
             snapshot["parent-snapshot-id"] = main
         body = {"requirements": [], "updates": [{"action": "add-snapshot", "snapshot": snapshot}]}
-        self.client.post("namespaces", table[0], "tables", table[1], body=body)
+        self.client.post("namespaces", table.schema, "tables", table.name, body=body)
         return number
 
     def publication(self, table: TableName, snapshot: int) -> Edit:
@@ -118,7 +118,7 @@ def test_schemas_and_tables_are_listed(lake: Lake) -> None:
     table = lake.table("t")
     cut = lake.pointers.cut()
     assert cut.schemas[lake.schema]["comment"] == "für später"
-    assert [name for name in cut.tables if name[0] == lake.schema] == [table]
+    assert [name for name in cut.tables if name.schema == lake.schema] == [table]
     assert cut.tables[table] == lake.pointers.location(table)
 
 
@@ -136,20 +136,20 @@ def test_a_table_that_vanished_since_the_cut_is_left_out(lake: Lake) -> None:
     cut = lake.pointers.cut()
     lake.pointers.drop(table)
     assert cut.tables.get(table) is None
-    assert [name for name, _ in cut.tables.items() if name[0] == lake.schema] == [other]
+    assert [name for name, _ in cut.tables.items() if name.schema == lake.schema] == [other]
     assert ("no", "where") not in cut.tables
 
 
 def test_names_that_are_taken_or_missing_are_told(lake: Lake) -> None:
     table = lake.table("t")
-    missing = (lake.schema, "missing")
+    missing = TableName(lake.schema, "missing")
     refusals: list[tuple[type[SparkportError], Callable[[], object]]] = [
         (AlreadyExists, lambda: lake.pointers.create_schema(lake.schema, {})),
         (AlreadyExists, lambda: lake.pointers.create(table, lake.load(lake.table("other"))[0])),
         (AlreadyExists, lambda: lake.pointers.rename(lake.table("u"), table)),
         (SchemaNotFound, lambda: lake.pointers.drop_schema("nowhere")),
         (TableNotFound, lambda: lake.pointers.drop(missing)),
-        (TableNotFound, lambda: lake.pointers.rename(missing, (lake.schema, "v"))),
+        (TableNotFound, lambda: lake.pointers.rename(missing, TableName(lake.schema, "v"))),
         (FailedPrecondition, lambda: lake.pointers.drop_schema(lake.schema)),
     ]
     for kind, call in refusals:
@@ -159,7 +159,7 @@ def test_names_that_are_taken_or_missing_are_told(lake: Lake) -> None:
 
 
 def test_tables_are_renamed_and_dropped_and_schemas_too(lake: Lake) -> None:
-    table, new = lake.table("t"), (lake.schema, "odd / name%?")
+    table, new = lake.table("t"), TableName(lake.schema, "odd / name%?")
     location = lake.pointers.location(table)
     lake.pointers.rename(table, new)
     assert (lake.pointers.location(table), lake.pointers.location(new)) == (None, location)
@@ -190,7 +190,7 @@ def test_a_table_whose_replacement_fails_is_still_there(lake: Lake, monkeypatch:
 
 def test_field_ids_survive_whichever_way_a_table_is_created(lake: Lake) -> None:
     """They are what notes about columns hang on, and a plain create request gives out new ones."""
-    registered, told = lake.table("t"), (lake.schema, "u")
+    registered, told = lake.table("t"), TableName(lake.schema, "u")
     metadata = lake.metadata(kept="1")
     lake.pointers.commit([Edit(told, None, metadata)])
     for table in (registered, told):
@@ -365,7 +365,7 @@ def test_many_who_publish_lose_nothing(lake: Lake) -> None:
             try:
                 snapshot = lake.stage(table)
                 lake.pointers.commit([lake.publication(table, snapshot)])
-            except (Moved, Refused):  # staged row ids may not overlap
+            except (Moved, RequestRefused):  # staged row ids may not overlap
                 continue
             published.append(snapshot)
             done += 1
@@ -425,7 +425,7 @@ def test_what_a_catalog_answers_becomes_an_error_of_ours(status: int, kind: type
     with crooked(lambda _: (status, {"error": {"message": "because"}})) as uri:
         pointers = RestPointers(RestClient(uri, {}, timeout=10))
         with pytest.raises(kind):
-            pointers.location(("a", "t"))
+            pointers.location(TableName("a", "t"))
         with pytest.raises(kind):
             pointers.create_schema("a", {})
 
@@ -435,9 +435,9 @@ def test_a_missing_schema_is_told() -> None:
     with crooked(lambda request: missing if request.command == "POST" else (200, {"metadata-location": "/u/0"})) as uri:
         pointers = RestPointers(RestClient(uri, {}))
         with pytest.raises(SchemaNotFound):
-            pointers.create(("a", "t"), "/t/0")
+            pointers.create(TableName("a", "t"), "/t/0")
         with pytest.raises(SchemaNotFound):
-            pointers.rename(("a", "t"), ("b", "t"))
+            pointers.rename(TableName("a", "t"), TableName("b", "t"))
 
 
 def test_an_answer_that_is_not_json_is_unavailable() -> None:
@@ -474,7 +474,7 @@ def test_a_commit_without_an_answer_is_looked_up(made: bool) -> None:
 
     with crooked(reply) as uri:
         pointers = RestPointers(RestClient(uri, {}, timeout=10))
-        change = Edit(("a", "t"), before, after)
+        change = Edit(TableName("a", "t"), before, after)
         if made:
             assert pointers.commit([change]) == {("a", "t"): "/t/1"}
         else:
@@ -495,7 +495,7 @@ def test_a_credential_is_turned_into_a_token_and_renewed_when_refused() -> None:
 
     properties = {"spark.sql.catalog.lake.credential": "me:secret", "spark.sql.catalog.lake.header.X-Site": "here"}
     with crooked(reply) as uri:
-        pointers = RestPointers.of(LakehouseSettings(catalog_uri=uri, properties=properties))
+        pointers = RestPointers.from_settings(LakehouseSettings(catalog_uri=uri, properties=properties))
         assert not pointers.cut().schemas
         assert not pointers.cut().schemas
     assert given == ["token-0", "token-1"]

@@ -17,7 +17,7 @@ from tests.lakehouse.handles import NOBODY, Handle, create, main_of
 from tests.lakehouse.rest_between import Between, between
 from tests.lakehouse.transacting import THREE, Tx, at_point, by_key, names, people
 from tests.support.lakehouse import Lake
-from tests.support.postgres_spark import postgres_spark
+from tests.support.spark import shared_spark
 
 from sparkport.catalog.statement import Change, StatementRequest
 from sparkport.catalog.transaction import TransactionState
@@ -50,7 +50,7 @@ def site(rest_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
 
 def _opened(folder: Path, uri: str) -> Lakehouse:
     settings = LakehouseSettings(warehouse=str(folder), catalog_uri=uri, sessions=2)
-    return Lakehouse(settings, spark=postgres_spark())
+    return Lakehouse(settings, spark=shared_spark())
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_a_statement_that_was_committed_says_so_whatever_became_of_the_answer(
     assert rows_of(table) == expected
     assert repeat(lambda: run(table, ids, key), site.near, table, key) == 1
     assert rows_of(table) == expected
-    assert list(table.table()._version.metadata.refs) == ["main"]
+    assert list(table.current.metadata.refs) == ["main"]
 
 
 @pytest.mark.parametrize("change", list(CHANGES))
@@ -214,3 +214,15 @@ def test_a_statement_asks_no_other_table(site: Site, table: Handle) -> None:
     finally:
         site.net.forbidden = ""
     assert rows_of(table) == {**OLD, 10: "new", 11: "new"}
+
+
+def test_what_a_server_says_of_itself_costs_the_catalog_a_list_and_no_table(site: Site, table: Handle) -> None:
+    """It says so all the time, and there may be very many tables."""
+    tx = Tx(site.near)
+    table.insert(people((10, "new")), tx.ctx)
+    site.net.looks.clear()
+    needed = site.near.opened.in_use.reported()
+    asked = {path for path in list(site.net.looks) if "/tables/" in path}
+    tx.rollback()
+    assert table.current.uuid in needed  # the transaction sees it
+    assert asked == set()

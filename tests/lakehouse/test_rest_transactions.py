@@ -12,8 +12,8 @@ from tests.lakehouse.crooked_catalog import crooked
 
 from sparkport.catalog.transaction import Isolation, TransactionState
 from sparkport.errors import InternalError, TransactionNotActive, Unavailable, Unsupported
-from sparkport.lakehouse.catalogs.databases import open_database
 from sparkport.lakehouse.catalogs.ledger import Ledger
+from sparkport.lakehouse.catalogs.open_database import open_database
 from sparkport.lakehouse.catalogs.pointers import Edit, Moved, OutcomeUnknown
 from sparkport.lakehouse.catalogs.rest import RestPointers
 from sparkport.lakehouse.catalogs.rest_client import RestClient
@@ -35,7 +35,7 @@ class Played:
 
     def changes(self) -> list[Edit]:
         return [
-            Edit(("a", name), found, set_properties(found, {"comment": "new"}, previous=f"/{name}/0"))
+            Edit(TableName("a", name), found, set_properties(found, {"comment": "new"}, previous=f"/{name}/0"))
             for name, found in self.before.items()
         ]
 

@@ -18,14 +18,16 @@ from tests.support import golden_catalog as shop
 from tests.support.duckdb_client import AirportError, Attached, DuckDBClient
 from tests.support.filters import Node, compare, conjunction, filter_json, is_not_null
 from tests.support.golden import Recorded, replay
-from tests.support.lakehouse import Lake, lakehouse, shared_spark
+from tests.support.lakehouse import Lake, lakehouse
 from tests.support.listing import raw, unpack
+from tests.support.spark import shared_spark
 
 from sparkport.app import Server
 from sparkport.catalog import CallContext, Catalog
 from sparkport.catalog.ddl import AddColumn, ChangeType, DropColumn, MutableSchema, OnConflict, TableDefinition
 from sparkport.client import Client, connect
 from sparkport.errors import AlreadyExists, Unavailable
+from sparkport.handlers.builtin import RESERVED_SCHEMAS
 from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.memory import MemoryCatalog
@@ -161,7 +163,7 @@ def test_a_ticket_reads_what_it_was_planned_for_while_others_write(
     table = create(lake, "planned", PEOPLE.slice(0, 40))
     for start in (40, 60, 80):
         table.insert(PEOPLE.slice(start, 20))
-    monkeypatch.setattr("sparkport.lakehouse.scan.version._PART_BYTES", 500)
+    monkeypatch.setattr("sparkport.lakehouse.scan.rows._PART_BYTES", 500)
     with DuckDBClient(server.location) as process:
         duck = process.attach("lake")
         entry = duck.table("public.planned")
@@ -281,7 +283,7 @@ def replayed(server: Server, catalog: Catalog) -> tuple[list[object], dict[str, 
         duck = process.attach("lake")
         for schema in duck.schemas.values():
             for entry in schema.entries:
-                if schema.name in ("public", "tx", "k") or entry.kind != "table":
+                if schema.name in ("public", "k", *RESERVED_SCHEMAS) or entry.kind != "table":
                     continue
                 rows = duck.scan(f"{schema.name}.{entry.name}").rows
                 found[f"{schema.name}.{entry.name}"] = (rows.schema, sorted(map(repr, rows.to_pylist())))

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.postgres import PostgresCluster
+from tests.support.spark import shared_spark
 
 from sparkport.errors import AlreadyExists
-from sparkport.lakehouse.catalogs.databases import open_database
+from sparkport.lakehouse.catalogs.open_database import open_database
 from sparkport.lakehouse.catalogs.pointers import Edit, Moved, Pointers
 from sparkport.lakehouse.catalogs.rest import RestPointers
 from sparkport.lakehouse.catalogs.rest_client import RestClient
@@ -22,7 +23,7 @@ from sparkport.lakehouse.catalogs.sql_pointers import SqlPointers
 from sparkport.lakehouse.iceberg.edits import move_main, new_table
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.settings import LakehouseSettings
-from sparkport.lakehouse.spark.server import SparkServer
+from sparkport.lakehouse.spark.sessions import Sessions
 
 pytest_plugins = ["tests.support.services"]
 pytestmark = pytest.mark.timeout(300)  # the first start of all downloads jars
@@ -38,14 +39,14 @@ class Side:
 
     name: str
     pointers: Pointers
-    spark: SparkServer
+    spark: Sessions
     folder: Path
 
     def new_table(self, name: str) -> TableName:
         location = self.folder / uuid.uuid4().hex
         metadata = new_table(str(location), FIELDS, last_column_id=1, properties=PROPERTIES)
-        self.pointers.create(("public", name), self.write(metadata))
-        return "public", name
+        self.pointers.create(TableName("public", name), self.write(metadata))
+        return TableName("public", name)
 
     def write(self, metadata: Json) -> str:
         folder = Path(metadata["location"], "metadata")
@@ -84,7 +85,7 @@ class Side:
 def sides(
     postgres: PostgresCluster, rest_uri: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Side]]:
-    """One Spark with both catalogs."""
+    """Spark sessions with both catalogs."""
     folder = tmp_path_factory.mktemp("catalogs")
     rest = {
         "spark.sql.catalog.rest": "org.apache.iceberg.spark.SparkCatalog",
@@ -92,10 +93,10 @@ def sides(
         "spark.sql.catalog.rest.uri": rest_uri,
         "spark.sql.catalog.rest.cache-enabled": "false",
     }
-    with postgres.database() as uri, closing(open_database(uri)) as database:
-        settings = LakehouseSettings(
-            warehouse=str(folder), catalog_uri=uri, spark="local[2]", driver_memory="1g", properties=rest
-        )
+    with ExitStack() as stack:
+        uri = stack.enter_context(postgres.database())
+        database = stack.enter_context(closing(open_database(uri)))
+        settings = LakehouseSettings(warehouse=str(folder), catalog_uri=uri)
         found: dict[str, Pointers] = {
             "lake": SqlPointers(database, "lake"),
             "rest": RestPointers(RestClient(rest_uri, {})),
@@ -103,13 +104,9 @@ def sides(
         for pointers in found.values():
             with suppress(AlreadyExists):  # the REST server is there for the whole test run
                 pointers.create_schema("public", {"comment": "ours"})
-        server = SparkServer(settings)
-        server.start()
-        try:
-            server.wait_ready(240)
-            yield {name: Side(name, pointers, server, folder) for name, pointers in found.items()}
-        finally:
-            server.stop()
+        spark = shared_spark().sessions({**settings.session_conf(), **rest})
+        stack.callback(spark.close)
+        yield {name: Side(name, pointers, spark, folder) for name, pointers in found.items()}
 
 
 @pytest.fixture(params=["lake", "rest"])
@@ -130,10 +127,10 @@ def test_we_see_what_spark_makes(side: Side) -> None:
     side.run("CREATE TABLE CATALOG.theirs.t (x BIGINT) TBLPROPERTIES ('format-version' = '3')")
     cut = side.pointers.cut()
     assert cut.schemas["theirs"]["comment"] == "made by Spark"
-    assert cut.tables["theirs", "t"] == side.pointers.location(("theirs", "t"))
-    side.pointers.rename(("theirs", "t"), ("public", "taken over"))
+    assert cut.tables[TableName("theirs", "t")] == side.pointers.location(TableName("theirs", "t"))
+    side.pointers.rename(TableName("theirs", "t"), TableName("public", "taken over"))
     assert side.run("SELECT count(*) FROM CATALOG.public.`taken over`") == [(0,)]
-    side.pointers.drop(("public", "taken over"))
+    side.pointers.drop(TableName("public", "taken over"))
     side.pointers.drop_schema("theirs")
     assert ("theirs",) not in side.run("SHOW NAMESPACES IN CATALOG")
 
@@ -143,7 +140,7 @@ def test_what_spark_stages_is_seen_when_it_is_published_by_us(side: Side) -> Non
     for _, name in tables:
         side.run(f"INSERT INTO CATALOG.public.{name} VALUES (1), (2), (3)", wap_id=f"first {name}")
         assert side.run(f"SELECT count(*) FROM CATALOG.public.{name}") == [(0,)]
-    side.publish(*[(table, f"first {table[1]}") for table in tables])
+    side.publish(*[(table, f"first {table.name}") for table in tables])
     for _, name in tables:
         assert side.run(f"SELECT count(*) FROM CATALOG.public.{name}") == [(3,)]
     name = tables[0][1]

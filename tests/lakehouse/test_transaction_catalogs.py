@@ -16,14 +16,15 @@ import pytest
 from tests.lakehouse.crooked_catalog import crooked
 from tests.lakehouse.handles import Handle, create
 from tests.lakehouse.transacting import THREE, Tx, at_point, by_key, names, people
-from tests.support.lakehouse import Lake
+from tests.support.lakehouse import Lake, die
 from tests.support.postgres import PostgresCluster
-from tests.support.postgres_spark import postgres_spark
+from tests.support.spark import shared_spark
 
 from sparkport.catalog.transaction import Isolation, TransactionState
 from sparkport.errors import Conflict, Unsupported
 from sparkport.lakehouse.catalogs.rest import RestPointers
 from sparkport.lakehouse.lakehouse import Lakehouse
+from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.settings import LakehouseSettings
 
 pytest_plugins = ["tests.support.services"]
@@ -45,7 +46,7 @@ def lakes(
                 stack.enter_context(
                     Lakehouse(
                         LakehouseSettings(warehouse=str(folder / kind), catalog_uri=uri, sessions=2),
-                        spark=postgres_spark(),
+                        spark=shared_spark(),
                     )
                 )
             )
@@ -93,7 +94,7 @@ def test_two_tables_change_at_one_instant(lake: Lake, tables: Tables) -> None:
     assert rows_of(tables) == ({0: "n0", 1: "changed", 2: "n2", 10: "new"}, {0: "n0", 1: "n1"})
     assert {row["id"]: row_id for row_id, row in a.sparkport().items() if row["id"] < 10} == ids
     for table in (a, b):
-        assert list(table.table()._version.metadata.refs) == ["main"]
+        assert list(table.current.metadata.refs) == ["main"]
     tx.commit()
     assert tx.status is COMMITTED
 
@@ -143,7 +144,7 @@ def test_serializable_holds_the_tables_that_were_read(lake: Lake, tables: Tables
 @pytest.mark.parametrize("kind", ["postgresql", "rest"])
 def test_the_next_server_knows_how_transactions_ended(kind: str, lakes: dict[str, Lake], tmp_path: Path) -> None:
     settings = replace(lakes[kind].opened.settings, staging=str(tmp_path))
-    with Lakehouse(settings, spark=postgres_spark()) as opened:
+    with Lakehouse(settings, spark=shared_spark()) as opened:
         lake = Lake(opened)
         a = create(lake, f"tx_{uuid.uuid4().hex[:8]}", THREE)
         committed, rolled_back, left = (Tx(lake) for _ in range(3))
@@ -151,7 +152,7 @@ def test_the_next_server_knows_how_transactions_ended(kind: str, lakes: dict[str
             a.insert(people((10 + number, "new")), tx.ctx)
         committed.commit()
         rolled_back.manager.rollback(rolled_back.id)
-    with Lakehouse(settings, spark=postgres_spark()) as opened:
+    with Lakehouse(settings, spark=shared_spark()) as opened:
         again = opened.engine.transactions
         states = [again.status(tx.id) for tx in (committed, rolled_back, left)]
         assert states == [COMMITTED, ABORTED, ABORTED]
@@ -164,7 +165,7 @@ def test_the_tables_of_a_rest_catalog_tell_what_became_of_a_dead_servers_commits
     lakes: dict[str, Lake], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = replace(lakes["rest"].opened.settings, staging=str(tmp_path))
-    dead = Lakehouse(settings, spark=postgres_spark())
+    dead = Lakehouse(settings, spark=shared_spark())
     tables = two_tables(Lake(dead))
     made, unsent = Tx(Lake(dead)), Tx(Lake(dead))
     for tx in (made, unsent):
@@ -173,9 +174,11 @@ def test_the_tables_of_a_rest_catalog_tell_what_became_of_a_dead_servers_commits
     with monkeypatch.context() as patch:
         patch.setattr(RestPointers, "_note_committed", lambda self, ledger, transactions: None)
         made.commit()
-    dead.engine.ledger.publishing([unsent.id], [("public", tables.a.name), ("public", tables.b.name)])
-    dead._staging._lock.close()  # as when it is killed
-    with Lakehouse(settings, spark=postgres_spark()) as opened:
+    dead.engine.storage.ledger.publishing(
+        [unsent.id], [TableName("public", tables.a.name), TableName("public", tables.b.name)]
+    )
+    die(dead.engine.storage.staging)
+    with Lakehouse(settings, spark=shared_spark()) as opened:
         again = opened.engine.transactions
         assert again.status(made.id) is COMMITTED
         again.commit(made.id)
@@ -204,7 +207,7 @@ def test_a_rest_catalog_that_cannot_commit_two_tables_is_told_of_and_nothing_cha
 
     with crooked(forward, config) as uri:
         settings = LakehouseSettings(warehouse=str(tmp_path), catalog_uri=uri, sessions=2)
-        with Lakehouse(settings, spark=postgres_spark()) as opened:
+        with Lakehouse(settings, spark=shared_spark()) as opened:
             lake = Lake(opened)
             tables = two_tables(lake)
             tx, alone = Tx(lake), Tx(lake)
@@ -215,7 +218,7 @@ def test_a_rest_catalog_that_cannot_commit_two_tables_is_told_of_and_nothing_cha
                 tx.commit()
             assert tx.status is ABORTED
             assert rows_of(tables) == (OLD, OLD)
-            assert list(tables.b.table()._version.metadata.refs) == ["main"]
+            assert list(tables.b.current.metadata.refs) == ["main"]
             tables.a.insert(people((11, "new")), alone.ctx)
             alone.commit()
             assert by_key(tables.a.sparkport())[11] == "new"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count
+from itertools import count, islice
 
 import pyarrow as pa
 import pytest
 from tests.lakehouse.handles import NOBODY, Handle, create, main_of
-from tests.lakehouse.transacting import FIVE, Tx, at_point, by_key, names, people
+from tests.lakehouse.transacting import FIVE, Tx, at_point, by_key, names, people, wait_until
 from tests.support.lakehouse import Lake
 
 from sparkport.catalog import ROW_ID, CallContext, DMLOptions
@@ -16,7 +16,7 @@ from sparkport.catalog.ddl import AddColumn
 from sparkport.catalog.statement import Change, MissingRows, StatementRequest
 from sparkport.catalog.transaction import Isolation, TransactionState
 from sparkport.errors import Conflict, ConstraintViolation, RowNotFound, TransactionNotActive
-from sparkport.lakehouse.write.commit import Pending
+from sparkport.lakehouse.names import TableName
 
 _numbers = count()
 
@@ -121,15 +121,16 @@ def test_a_transaction_keeps_to_the_moment_it_began(lake: Lake, table: Handle, o
 
 def test_rollback_leaves_nothing(lake: Lake, table: Handle) -> None:
     tx, ids = Tx(lake), table.ids()
-    before = table.table()._version.location
+    before, held = table.current.location, lake.opened.engine.workspace.bytes_held()
     table.insert(people((10, "new")), tx.ctx)
+    assert lake.opened.engine.workspace.bytes_held() > held
     table.delete(list(ids.values()), tx.ctx)
     tx.rollback()
     tx.rollback()
 
-    assert table.table()._version.location == before
+    assert table.current.location == before
     assert tx.status is TransactionState.ABORTED
-    assert not list(lake.opened.engine.workspace.folder.glob(f"tx-{tx.id}*"))
+    assert lake.opened.engine.workspace.bytes_held() <= held
     with pytest.raises(TransactionNotActive):
         tx.commit()
 
@@ -185,7 +186,12 @@ def test_a_table_with_new_and_changed_rows_keeps_no_branch(lake: Lake, table: Ha
     table.delete([ids[1]], tx.ctx)
     tx.commit()
     assert by_key(table.agreed()) == {0: "x", 2: "n2", 3: "n3", 4: "n4", 10: "new"}
-    assert set(table.table()._version.metadata.refs) == {"main"}
+    metadata = table.current.metadata
+    assert set(metadata.refs) == {"main"}
+    newest = list(islice(metadata.ancestors(metadata.main_snapshot_id), 2))
+    assert [snapshot.operation for snapshot in newest] == ["overwrite", "append"]
+    totals = [int(newest[0].summary[f"total-{word}"]) for word in ("records", "position-deletes")]
+    assert totals == [5 + 1 + 1, 2]  # Iceberg's own: a new version of a row, a new row, and two versions that are gone
 
 
 def test_the_first_committer_of_a_row_wins(lake: Lake, table: Handle, other: Handle) -> None:
@@ -201,34 +207,15 @@ def test_the_first_committer_of_a_row_wins(lake: Lake, table: Handle, other: Han
     assert second.status is TransactionState.ABORTED
 
 
-def test_update_against_delete_of_one_row(lake: Lake, table: Handle) -> None:
-    updating, deleting, ids = Tx(lake), Tx(lake), table.ids()
-    table.update([ids[0]], names("x"), updating.ctx)
-    table.delete([ids[0]], deleting.ctx)
-    deleting.commit()
-    with pytest.raises(Conflict):
-        updating.commit()
-    assert 0 not in by_key(table.agreed())
-
-
-def test_a_row_that_two_delete_is_deleted_once(lake: Lake, table: Handle) -> None:
-    first, second, ids = Tx(lake), Tx(lake), table.ids()
-    table.delete([ids[0]], first.ctx)
-    table.delete([ids[0], ids[1]], second.ctx)
-    first.commit()
-    second.commit()
-    assert by_key(table.agreed()) == {2: "n2", 3: "n3", 4: "n4"}
-
-
 def test_a_delete_of_rows_that_are_gone_by_then_is_no_change(lake: Lake, table: Handle) -> None:
     first, second, ids = Tx(lake), Tx(lake), table.ids()
     table.delete([ids[0]], first.ctx)
     table.delete([ids[0]], second.ctx)
     first.commit()
-    before = table.table()._version.snapshot_id
+    before = table.current.snapshot_id
     second.commit()
     assert second.status is TransactionState.COMMITTED
-    assert table.table()._version.snapshot_id == before
+    assert table.current.snapshot_id == before
 
 
 def test_a_deleted_row_is_handed_out_to_one_only(lake: Lake, table: Handle) -> None:
@@ -261,7 +248,7 @@ def test_a_foreign_append_in_the_middle_of_a_commit_loses_nothing(lake: Lake, ta
     with at_point(point, lambda: table.sql("INSERT INTO {t} VALUES (20, 'spark')")):
         tx.commit()
     assert by_key(table.agreed()) == {0: "x", 1: "n1", 2: "n2", 3: "n3", 4: "n4", 10: "NEW", 20: "spark"}
-    assert set(table.table()._version.metadata.refs) == {"main"}
+    assert set(table.current.metadata.refs) == {"main"}
 
 
 def test_a_foreign_update_of_the_same_row_in_the_middle_of_a_commit_conflicts(lake: Lake, table: Handle) -> None:
@@ -281,7 +268,7 @@ def test_compaction_moves_rows_without_a_conflict(lake: Lake, table: Handle) -> 
     tx, ids = Tx(lake), table.ids()
     table.delete([ids[10]], tx.ctx)
     table.update([ids[0]], names("x"), tx.ctx)
-    lake.opened.maintenance.run(("public", table.name), ["compact"])
+    lake.opened.maintenance.run(TableName("public", table.name), ["compact"])
     assert len(table.sparkport(tx.ctx)) == 7
     tx.commit()
     assert by_key(table.agreed()) == {0: "x", 1: "n1", 2: "n2", 3: "n3", 4: "n4", 11: "more", 12: "more"}
@@ -296,26 +283,15 @@ def test_an_altered_table_refuses_the_commit(lake: Lake, table: Handle) -> None:
     assert len(table.agreed()) == 5
 
 
-def test_transactions_that_wait_are_committed_together(
-    lake: Lake, table: Handle, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_transactions_that_wait_are_committed_together(lake: Lake, table: Handle) -> None:
     ids = table.ids()
     open_ones = [Tx(lake) for _ in range(6)]
     for number, tx in enumerate(open_ones[:5]):
         table.update([ids[number]], names(f"by {number}"), tx.ctx)
         table.insert(people((10 + number, "new")), tx.ctx)
     table.update([ids[0]], names("late"), open_ones[5].ctx)
-    writer = lake.opened.engine.writers.of(("public", table.name))
-    before = len(table.table()._version.metadata.snapshot_log)
-    committer, gathered = lake.opened.engine._committer, [0]
-    gather = committer._gather
-
-    def counted(leader: Pending) -> list[Pending]:
-        group = gather(leader)
-        gathered.append(len(group))
-        return group
-
-    monkeypatch.setattr(committer, "_gather", counted)
+    committer = lake.opened.engine.committer
+    before = len(table.current.metadata.snapshot_log)
 
     def committed(tx: Tx) -> bool:
         try:
@@ -325,17 +301,16 @@ def test_transactions_that_wait_are_committed_together(
         return True
 
     with ThreadPoolExecutor(6) as pool:
-        with writer.turn():
+        with committer.turn(TableName("public", table.name)):
             outcomes = pool.map(committed, open_ones)
-            while len(committer._waiting) + sum(gathered) < len(open_ones):
-                pass
+            wait_until(lambda: committer.waiting() == len(open_ones))
         done = list(outcomes)
     assert sum(done) == 5
     assert all(done[1:5])
     rows = by_key(table.agreed())
     assert {key: rows[key] for key in (1, 2, 3, 4)} == {number: f"by {number}" for number in (1, 2, 3, 4)}
     assert rows[0] in ("by 0", "late")
-    assert len(table.table()._version.metadata.snapshot_log) - before <= 3
+    assert len(table.current.metadata.snapshot_log) - before <= 3
 
 
 # Serializable
@@ -363,7 +338,7 @@ def test_compaction_of_a_table_that_was_read_is_no_change(lake: Lake, table: Han
     tx = Tx(lake, Isolation.SERIALIZABLE)
     table.sparkport(tx.ctx)
     other.insert(people((10, "new")), tx.ctx)
-    lake.opened.maintenance.run(("public", table.name), ["compact"])
+    lake.opened.maintenance.run(TableName("public", table.name), ["compact"])
     tx.commit()
     assert 10 in by_key(other.agreed())
 
@@ -375,7 +350,7 @@ def test_a_read_table_that_moves_in_the_middle_of_the_commit_refuses_it(
     table.sparkport(tx.ctx)
     other.insert(people((10, "new")), tx.ctx)
     with (
-        at_point("publish.before", lambda: table.insert(people((10, "quick")))),
+        at_point("publish.before", lambda: table.sql("INSERT INTO {t} VALUES (10, 'quick')")),
         pytest.raises(Conflict, match="was read by this transaction"),
     ):
         tx.commit()

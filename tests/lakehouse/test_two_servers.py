@@ -17,8 +17,8 @@ from tests.lakehouse.handles import Handle, create
 from tests.lakehouse.maintained import AT_ONCE
 from tests.lakehouse.transacting import THREE, by_key, names, people
 from tests.lakehouse.transacting import Tx as AnyTx
-from tests.support.lakehouse import Lake, shared_spark
-from tests.support.postgres_spark import postgres_spark
+from tests.support.lakehouse import Lake, die, maintenance_of
+from tests.support.spark import shared_spark
 
 from sparkport.auth.identity import Identity
 from sparkport.catalog.context import CallContext
@@ -28,6 +28,7 @@ from sparkport.client import Client, Transaction, connect
 from sparkport.errors import Conflict, FailedPrecondition, TransactionNotActive, Unavailable
 from sparkport.lakehouse.cache import BoundedCache
 from sparkport.lakehouse.lakehouse import Lakehouse
+from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.spark.server import SparkServer
 from sparkport.lakehouse.upkeep.maintenance import Maintenance
@@ -82,7 +83,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
             place = Place(folder, None, shared_spark())
         else:
             uri = stack.enter_context(request.getfixturevalue("postgres").database())
-            place = Place(folder, uri, postgres_spark())
+            place = Place(folder, uri, shared_spark())
         one, two = (Lake(stack.enter_context(place.server())) for _ in range(2))
         yield Pair(place, one, two)
 
@@ -93,7 +94,7 @@ only_postgresql = pytest.mark.parametrize("pair", ["postgresql"], indirect=True,
 @contextmanager
 def ahead(lake: Lake, seconds: float = 120) -> Iterator[None]:
     """A server's clock, which says that nobody else has been heard of for long."""
-    ledger = lake.opened.engine.ledger
+    ledger = lake.opened.engine.storage.ledger
     before, ledger._clock = ledger._clock, lambda: time.time() + seconds
     try:
         yield
@@ -247,7 +248,7 @@ def test_a_server_that_only_seemed_dead_cannot_commit(pair: Pair) -> None:
         tx.commit()
     assert pair.state(tx) == [ABORTED] * 2
     assert by_key(other.agreed(pyiceberg=False)) == {0: "n0", 1: "n1", 2: "n2"}
-    assert list(table.table()._version.metadata.refs) == ["main"]
+    assert list(table.current.metadata.refs) == ["main"]
     again = Tx(pair.one)
     table.update([ids[0]], names("again"), again.ctx)
     again.commit()
@@ -289,15 +290,15 @@ def test_what_a_server_of_another_catalog_has_left_in_the_same_folder_is_not_our
     schema = dead.catalog.schema(ANNA, "public")
     assert isinstance(schema, MutableSchema)
     schema.create_table(ANNA, TableDefinition(name="t", columns=THREE.schema))
-    location = dead.engine.pointers.location(("public", "t"))
+    location = dead.engine.storage.pointers.location(TableName("public", "t"))
     assert location is not None
-    dead._staging._lock.close()
+    die(dead.engine.storage.staging)
     with server("b"):
-        assert dead.engine.files.exists(location)
-        assert dead._staging.folder.exists()
+        assert dead.engine.storage.files.exists(location)
+        assert dead.engine.storage.staging.folder.exists()
     with server("a") as again:
-        assert again.engine.files.exists(location)
-        assert not dead._staging.folder.exists()
+        assert again.engine.storage.files.exists(location)
+        assert not dead.engine.storage.staging.folder.exists()
     dead.stop()
 
 
@@ -305,12 +306,11 @@ def test_what_a_server_of_another_catalog_has_left_in_the_same_folder_is_not_our
 
 
 def maintenance(lake: Lake, *, later: float = 1.0) -> Maintenance:
-    reader = lake.opened.maintenance._reader
-    return Maintenance(lake.opened.engine, reader, AT_ONCE, clock=lambda: time.time() + later)
+    return maintenance_of(lake.opened, AT_ONCE, later=later)
 
 
 def snapshots(table: Handle) -> list[int]:
-    return [found.id for found in table.table()._version.metadata.snapshots]
+    return [found.id for found in table.current.metadata.snapshots]
 
 
 @only_postgresql
@@ -322,10 +322,10 @@ def test_snapshots_that_a_transaction_of_the_other_reads_are_kept(pair: Pair) ->
         other.insert(people((number, "new")))
     pinned, between, newest = snapshots(table)
     # It has not been said yet that it is needed, and cannot have been.
-    assert maintenance(pair.two).run(("public", table.name), ("expire",)).counts == {}
+    assert maintenance(pair.two).run(TableName("public", table.name), ("expire",)).counts == {}
     with ahead(pair.one, 30):
-        pair.one.opened.engine.ledger.beat(pair.one.opened.engine.needed())
-        report = maintenance(pair.two, later=31).run(("public", table.name), ("compact", "expire"))
+        pair.one.opened.engine.storage.ledger.beat(pair.one.opened.in_use.reported())
+        report = maintenance(pair.two, later=31).run(TableName("public", table.name), ("compact", "expire"))
         assert report.counts["compacted_files"] == 3
         assert report.counts["expired_snapshots"] == 2
         assert pinned in snapshots(table)
@@ -338,7 +338,7 @@ def test_snapshots_that_a_transaction_of_the_other_reads_are_kept(pair: Pair) ->
 
 def test_a_table_without_a_row_is_maintained_beside_another_server(pair: Pair) -> None:
     empty = create(pair.one, f"t_{uuid.uuid4().hex[:8]}", THREE.slice(0, 0))
-    assert maintenance(pair.two).run(("public", empty.name)).counts == {}
+    assert maintenance(pair.two).run(TableName("public", empty.name)).counts == {}
 
 
 @only_postgresql
@@ -350,17 +350,17 @@ def test_all_is_kept_since_transactions_began_of_which_it_is_not_known_what_they
     before = table.sparkport(tx.ctx)
     for number in (10, 11):
         other.insert(people((number, "new")))
-    engine = pair.one.opened.engine
+    one = pair.one.opened
 
     def unreadable(*_: object) -> None:
         raise Unavailable("the store does not answer")
 
     with ahead(pair.one, 30), monkeypatch.context() as patched:
-        patched.setattr(engine, "_snapshot_of", unreadable)
-        patched.setattr(engine, "_pinned", BoundedCache(1000))
-        engine.ledger.beat(engine.needed())
+        patched.setattr(one.in_use, "_snapshot_of", unreadable)
+        patched.setattr(one.in_use, "_pinned", BoundedCache(1000))
+        one.engine.storage.ledger.beat(one.in_use.reported())
         kept = snapshots(table)
-        assert maintenance(pair.two, later=31).run(("public", table.name), ("expire",)).counts == {}
+        assert maintenance(pair.two, later=31).run(TableName("public", table.name), ("expire",)).counts == {}
         assert snapshots(table) == kept
     assert table.sparkport(tx.ctx) == before
     tx.rollback()
@@ -372,16 +372,21 @@ def test_branches_that_nobody_will_publish_are_dropped(pair: Pair) -> None:
     one, two = (lake.opened.engine for lake in (pair.one, pair.two))
     theirs, ours, used, dead = (
         f"sparkport_{server}_{uuid.uuid4().hex}"
-        for server in (one.ledger.server, two.ledger.server, two.ledger.server, uuid.uuid4().hex)
+        for server in (
+            one.storage.ledger.server,
+            two.storage.ledger.server,
+            two.storage.ledger.server,
+            uuid.uuid4().hex,
+        )
     )
     foreign = "sparkport_of_somebody"
     table.sql(*(f"ALTER TABLE {{t}} CREATE BRANCH {name}" for name in (theirs, ours, used, dead, foreign)))
-    two.applier._in_use.add(used)
-    maintenance(pair.two, later=-10).run(("public", table.name), ("expire",))
-    assert set(table.table()._version.metadata.refs) == {"main", theirs, used, dead, foreign}
-    maintenance(pair.two).run(("public", table.name), ("expire",))
-    assert set(table.table()._version.metadata.refs) == {"main", theirs, used, foreign}
+    two.applier._in_use[used] = TableName("public", table.name)
+    maintenance(pair.two, later=-10).run(TableName("public", table.name), ("expire",))
+    assert set(table.current.metadata.refs) == {"main", theirs, used, dead, foreign}
+    maintenance(pair.two).run(TableName("public", table.name), ("expire",))
+    assert set(table.current.metadata.refs) == {"main", theirs, used, foreign}
     two.applier._in_use.clear()
     with ahead(pair.two):
-        maintenance(pair.two).run(("public", table.name), ("expire",))
-    assert set(table.table()._version.metadata.refs) == {"main", foreign}
+        maintenance(pair.two).run(TableName("public", table.name), ("expire",))
+    assert set(table.current.metadata.refs) == {"main", foreign}

@@ -18,10 +18,11 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.lakehouse.type_samples import SAMPLES, Sample, same
+from tests.lakehouse.type_samples import SAMPLES, Sample, StoredColumn, same, stored_column
 
 from sparkport.lakehouse.columns.storage import from_stored, to_stored
-from sparkport.lakehouse.columns.types import StoredColumn, declared_field, duckdb_type, plan_column, spark_type
+from sparkport.lakehouse.columns.type_table import parquet_name
+from sparkport.lakehouse.columns.types import declared_field, spark_type, sql_type
 from sparkport.lakehouse.iceberg.edits import new_table
 
 pytest.importorskip("tests.support.lakehouse", reason="the lakehouse of the tests is not there")
@@ -75,7 +76,7 @@ def written(lake: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wri
 def _planned() -> tuple[tuple[StoredColumn, ...], int]:
     ids = itertools.count(1)
     fields = [sample.field.with_name(f"v{at}") for at, sample in enumerate(SAMPLES)]
-    columns = tuple(plan_column(field, lambda: next(ids)) for field in fields)
+    columns = tuple(stored_column(field, lambda: next(ids)) for field in fields)
     return columns, next(ids) - 1
 
 
@@ -111,7 +112,22 @@ def _read(spark: Any, table: str, columns: tuple[StoredColumn, ...]) -> pa.Table
 
 
 def _text(field: dict[str, Any]) -> str:
-    return "'" + duckdb_type(field["type"]).replace("'", "''") + "'"
+    return "'" + sql_type(_in_files(field["type"])).replace("'", "''") + "'"
+
+
+def _in_files(kind: Any) -> Any:
+    """Fields of structs under the names that they have in the files."""
+    match kind:
+        case {"fields": fields}:
+            named = [
+                {**field, "name": parquet_name(field["name"]), "type": _in_files(field["type"])} for field in fields
+            ]
+            return {**kind, "fields": named}
+        case dict():
+            return {
+                key: _in_files(value) if key in ("element", "key", "value") else value for key, value in kind.items()
+            }
+    return kind
 
 
 def _check(written: Written, rows: pa.Table, at: int) -> None:

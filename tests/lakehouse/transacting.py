@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -13,7 +14,7 @@ from sparkport.catalog import CallContext
 from sparkport.catalog.transaction import Isolation, TransactionState
 from sparkport.lakehouse.faults import on_fault
 
-__all__ = ["FIVE", "THREE", "Tx", "at_point", "by_key", "names", "people"]
+__all__ = ["FIVE", "THREE", "Tx", "at_point", "by_key", "names", "people", "wait_until"]
 
 
 def people(*rows: tuple[int, str | None]) -> pa.Table:
@@ -66,3 +67,10 @@ def at_point(point: str, action: Callable[[], object]) -> Iterator[None]:
     finally:
         on_fault(point, None)
     assert not left, "the point was not reached"
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

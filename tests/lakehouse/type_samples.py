@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 from tests.support import golden
+
+from sparkport.lakehouse.columns.types import plan_column, remember
 
 __all__ = ["SAMPLES", "Sample", "recorded", "same"]
 
@@ -242,3 +245,16 @@ def _value(scalar: Any) -> Any:
     if pa.types.is_temporal(kind) and not pa.types.is_interval(kind):
         return scalar.value
     return scalar.as_py()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredColumn:
+    """A column as a new table's schema has it, and the declared field where that must be remembered."""
+
+    iceberg: dict[str, Any]
+    remembered: str | None
+
+
+def stored_column(field: pa.Field, next_id: Callable[[], int]) -> StoredColumn:
+    planned = plan_column(field, next_id)
+    return StoredColumn(planned, remember(field, planned))

@@ -103,7 +103,7 @@ def _framed(messages: list[bytes]) -> bytes:
 
 DECODERS: dict[str, tuple[Callable[[bytes], Any], bytes]] = {
     "descriptor": (flight.FlightDescriptor.decode, descriptor("numbers")),
-    "target": (lambda data: Target.of(flight.FlightDescriptor.decode(data)), descriptor("numbers")),
+    "target": (lambda data: Target.from_descriptor(flight.FlightDescriptor.decode(data)), descriptor("numbers")),
     "ticket message": (flight.Ticket.decode, numbers_ticket()),
     "ticket": (Ticket.decode, _TICKET.encode()),
     "action": (flight.Action.decode, flight.Action("x", b"body").encode()),

@@ -7,7 +7,7 @@ import threading
 
 import grpc
 import pytest
-from tests.robustness.rig import ROWS, TIMEOUT, Blocking, Raw, catalog, numbers_ticket, ticket
+from tests.robustness.rig import ROWS, TIMEOUT, Answer, Blocking, Raw, catalog, numbers_ticket, ticket
 
 from sparkport.app import Server
 from sparkport.catalog import CatalogBuilder, StaticCatalog
@@ -25,6 +25,12 @@ def stopping(server: Server, grace: float) -> threading.Thread:
     return thread
 
 
+def late_call(server: Server) -> Answer:
+    """For a table that is not there, by a connection of its own."""
+    with Raw(server.port) as late:
+        return late.call("DoGet", numbers_ticket(), timeout=5)
+
+
 def test_a_running_stream_may_end_within_the_grace() -> None:
     table = Blocking(1)
     with serving(blocking(table)) as server, Raw(server.port) as raw:
@@ -32,8 +38,9 @@ def test_a_running_stream_may_end_within_the_grace() -> None:
         assert next(call)
         assert table.waiting.wait(TIMEOUT)
         thread = stopping(server, TIMEOUT)
-        with Raw(server.port) as late:
-            refused = late.call("DoGet", numbers_ticket(), timeout=5)
+        refused = late_call(server)
+        while refused.code is grpc.StatusCode.NOT_FOUND:  # the thread has not come to stop it yet
+            refused = late_call(server)
         table.close()
         rest = list(call)
         thread.join(TIMEOUT)

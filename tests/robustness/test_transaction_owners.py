@@ -166,3 +166,26 @@ def test_functions_need_the_right_that_actions_need(guest: Caller, alice: Caller
         guest.json.action("commit_transaction", {"transaction_id": str(uuid.uuid4()), "catalog_name": "lake"})
     assert refused.value.code is grpc.StatusCode.PERMISSION_DENIED
     assert alice.inside(alice.json.begin()).call(f"tx.{function}", rows=1).num_chunks > 0
+
+
+def test_the_listing_names_no_tables_to_who_may_not_know_of_them() -> None:
+    """Each has a schema; who may read ``tx.transactions`` sees that others have transactions open."""
+
+    class OwnSchema(AllowAll):
+        def allows(self, identity: Identity, operation: Operation, resource: Resource) -> bool:
+            return resource.schema in (None, identity.subject, "tx")
+
+    catalog = MemoryCatalog("lake")
+    for name in ("alice", "bob"):
+        catalog.create_schema(CallContext(), name)
+        catalog.create_table(f"{name}.own", ROWS.schema)
+    with (
+        serving(catalog, authenticator=TOKENS, authorizer=OwnSchema()) as running,
+        connect(running.location, token="a", catalog="lake") as alice,
+        connect(running.location, token="b", catalog="lake") as bob,
+        alice.transaction() as transaction,
+    ):
+        transaction.insert("alice.own", ROWS)
+        named = [client.scan("tx.transactions").read_all().to_pylist()[0] for client in (alice, bob)]
+    assert [row["changed_tables"] for row in named] == [["own"], []]
+    assert [row["owner"] for row in named] == ["alice", "alice"]

@@ -11,7 +11,7 @@ import duckdb
 import pytest
 from tests.support.sql_sessions import Statement, matches, read_session, sessions
 
-RUN, LEFT_OUT = 435, 147
+RUN, LEFT_OUT = 460, 185
 
 _NO_ROWS = (["Success"], ["Count"])
 

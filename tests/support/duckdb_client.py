@@ -85,7 +85,7 @@ class Attached(Session):
             if at is not None:
                 self.flight_info(table, at=at)
                 body = {"descriptor": entry.descriptor.serialize(), "at_unit": unit, "at_value": value}
-                entry = Entry.of(self.action("flight_info", body, *self.flight_headers(entry)))
+                entry = Entry.decode(self.action("flight_info", body, *self.flight_headers(entry)))
             names = entry.columns if columns is None else list(columns)
             text = filters if isinstance(filters, str) else filter_json(names, *filters)
             parameters = {
@@ -122,7 +122,7 @@ class Attached(Session):
             "at_unit": "",
             "at_value": "",
         }
-        return Entry.of(self.action("table_function_flight_info", body, *self.flight_headers(entry)))
+        return Entry.decode(self.action("table_function_flight_info", body, *self.flight_headers(entry)))
 
     def _fetch(
         self, entry: Entry, parameters: dict[str, Any], names: Sequence[str], *more: tuple[str, str]

@@ -114,7 +114,7 @@ class Session:
         if schema is not None:
             headers.append(("airport-list-flights-filter-schema", schema))
         infos = self.client.connection.unary_stream("ListFlights", encode("Criteria"), headers)
-        return [Entry.of(data) for data in infos]
+        return [Entry.decode(data) for data in infos]
 
     def table(self, name: str) -> Entry:
         return self.entry(name, "table")
@@ -128,7 +128,7 @@ class Session:
     def flight_info(self, table: str, *, at: tuple[str, str] | None = None) -> Entry:
         unit, value = at or ("", "")
         descriptor = self.table(table).descriptor.serialize()
-        return Entry.of(self.action("flight_info", {"descriptor": descriptor, "at_unit": unit, "at_value": value}))
+        return Entry.decode(self.action("flight_info", {"descriptor": descriptor, "at_unit": unit, "at_value": value}))
 
     def column_statistics(self, table: str, column: str) -> dict[str, Any]:
         entry = self.table(table)
@@ -160,6 +160,10 @@ class Session:
         self._in_transaction = True
         return self.transaction_id
 
+    def join(self, transaction_id: str | None) -> None:
+        """Be in a transaction that somebody else has begun; None is in none, and begins none for a query."""
+        self.transaction_id, self._in_transaction = transaction_id, True
+
     def end(self) -> None:
         self._in_transaction = False
         self.transaction_id = None
@@ -183,7 +187,7 @@ class Session:
     def action(self, name: str, body: Any, *more: tuple[str, str]) -> bytes:
         answer = self.client.action(name, body, self.headers(*more))
         if name == "create_table" and body["on_conflict"] == "error":
-            _check_created(Entry.of(answer), pa.ipc.read_schema(pa.py_buffer(raw(body["arrow_schema"]))))
+            _check_created(Entry.decode(answer), pa.ipc.read_schema(pa.py_buffer(raw(body["arrow_schema"]))))
         return answer
 
     def exchange(self, entry: Entry, operation: str, schema: pa.Schema, *, returning: bool) -> Exchange:
@@ -216,7 +220,7 @@ class Session:
             else:
                 serialized = raw(contents["serialized"])
                 assert hashlib.sha256(serialized).hexdigest() == sha256, "contents do not have the hash they claim"
-                known = tuple(Entry.of(raw(data)) for data in decompressed(serialized))
+                known = tuple(Entry.decode(raw(data)) for data in decompressed(serialized))
                 self.client.contents[sha256] = known
         for entry in known:
             place = (entry.metadata["catalog"], entry.metadata["schema"])

@@ -107,7 +107,7 @@ class AirportError(Exception):
         return None if self.extra is None else self.extra["exception_type"]
 
     @classmethod
-    def of(cls, error: grpc.RpcError) -> AirportError:
+    def from_grpc(cls, error: grpc.RpcError) -> AirportError:
         call: Any = error
         trailers = dict(call.trailing_metadata() or ())
         return cls(call.code(), call.details() or "", trailers)
@@ -129,7 +129,7 @@ class Connection:
         try:
             yield from call(request, metadata=tuple(headers), timeout=self._timeout)
         except grpc.RpcError as exc:
-            raise AirportError.of(exc) from exc
+            raise AirportError.from_grpc(exc) from exc
 
     def stream_stream(self, method: str, requests: Iterable[bytes], headers: Headers) -> Any:
         """The running call: an iterator of answers that can be cancelled."""

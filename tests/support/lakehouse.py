@@ -6,48 +6,40 @@ called ``lake``.
 
 from __future__ import annotations
 
-import atexit
-import shutil
-import tempfile
-import threading
+import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from tests.support.spark import shared_spark
+
+from sparkport.errors import TransactionNotActive
 from sparkport.lakehouse.catalogs.database import Database, SqliteDatabase
 from sparkport.lakehouse.catalogs.pointers import Pointers
 from sparkport.lakehouse.catalogs.postgres import PostgresDatabase
+from sparkport.lakehouse.catalogs.sql_pointers import SqlPointers
+from sparkport.lakehouse.journal.settings import JournalSettings
 from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
-from sparkport.lakehouse.spark.server import SparkServer
+from sparkport.lakehouse.spark.staging import Staging
+from sparkport.lakehouse.upkeep.maintenance import Maintenance
+from sparkport.lakehouse.upkeep.maintenance_plan import MaintenanceSettings
 from sparkport.transactions.manager import TransactionSettings
 
-__all__ = ["Lake", "impatient_database", "lakehouse", "shared_spark"]
-
-_lock = threading.Lock()
-_spark: SparkServer | None = None
-
-
-def shared_spark() -> SparkServer:
-    """The Spark of this test run, started when it is first asked for."""
-    global _spark
-    with _lock:
-        if _spark is None:
-            folder = Path(tempfile.mkdtemp(prefix="sparkport-spark-"))
-            _spark = SparkServer(LakehouseSettings(warehouse=str(folder), driver_memory="2g", sessions=2))
-            _spark.start()
-            atexit.register(shutil.rmtree, folder, ignore_errors=True)
-            atexit.register(_spark.stop)
-    return _spark
+__all__ = ["Contents", "Lake", "die", "impatient_database", "lakehouse", "maintenance_of"]
 
 
 @contextmanager
 def lakehouse(
-    warehouse: Path, *, catalog_uri: str | None = None, transactions: TransactionSettings | None = None
+    warehouse: Path,
+    *,
+    catalog_uri: str | None = None,
+    transactions: TransactionSettings | None = None,
+    journal: JournalSettings | None = None,
 ) -> Iterator[Lakehouse]:
     settings = LakehouseSettings(warehouse=str(warehouse), catalog_uri=catalog_uri, sessions=2)
-    with Lakehouse(settings, spark=shared_spark(), transactions=transactions) as opened:
+    with Lakehouse(settings, spark=shared_spark(), transactions=transactions, journal=journal) as opened:
         yield opened
 
 
@@ -58,11 +50,59 @@ class Lake:
         self.opened = opened
         self.catalog = opened.settings.catalog_name
         self.warehouse = Path(opened.settings.warehouse_path)
-        self.pointers: Pointers = opened.engine.pointers
+        self.pointers: Pointers = opened.engine.storage.pointers
 
     def spark(self) -> AbstractContextManager[Any]:
         """A plain Spark session on the same catalog."""
-        return self.opened.engine.spark.session()
+        return self.opened.engine.storage.spark.session()
+
+
+def maintenance_of(opened: Lakehouse, settings: MaintenanceSettings, *, later: float = 0.0) -> Maintenance:
+    """Maintenance with other settings, that takes place some seconds later."""
+    storage, committer = opened.engine.storage, opened.engine.committer
+    return Maintenance(storage, committer, opened.in_use, settings, clock=lambda: time.time() + later)
+
+
+class Contents:
+    """What a lakehouse holds at a moment. It can be set back to that as often as tests have changed it: the files of
+    tables are never changed, so that the pointers to them are enough."""
+
+    def __init__(self, opened: Lakehouse) -> None:
+        pointers = opened.engine.storage.pointers
+        assert isinstance(pointers, SqlPointers)
+        self._transactions = opened.engine.transactions
+        self._pointers = pointers
+        cut = pointers.cut()
+        self._schemas, self._tables = dict(cut.schemas), dict(cut.tables)
+
+    def restore(self) -> None:
+        """No transaction stays open, and no statement is remembered."""
+        for transaction in self._transactions.everyone():
+            with suppress(TransactionNotActive):  # it has expired meanwhile
+                self._transactions.rollback(transaction.id)
+        pointers = self._pointers
+        pointers.forget_statements(time.time() + 1)
+        now = pointers.cut()
+        if now.journal.pending:
+            with pointers.journal.changing() as work:
+                _, revision = pointers.journal.advance(work)
+                pointers.journal.remove(work, [journal.uuid for journal in now.journal.pending], revision)
+        for table in now.tables.keys() - self._tables.keys():
+            pointers.drop(table)
+        for schema in now.schemas.keys() - self._schemas.keys():
+            pointers.drop_schema(schema)
+        for schema in self._schemas.keys() - now.schemas.keys():
+            pointers.create_schema(schema, self._schemas[schema])
+        for table, location in self._tables.items():
+            if table not in now.tables:
+                pointers.create(table, location)
+            elif now.tables[table] != location:
+                pointers.replace(table, location)
+
+
+def die(staging: Staging) -> None:
+    """What the kernel does to a server's staging folder when its process ends: the lock is gone, all else stays."""
+    staging._lock.close()
 
 
 def impatient_database(uri: str) -> Database:

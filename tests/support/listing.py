@@ -68,7 +68,7 @@ class Entry:
     total_records: int
 
     @classmethod
-    def of(cls, data: bytes) -> Entry:
+    def decode(cls, data: bytes) -> Entry:
         info = pf.FlightInfo.deserialize(data)
         return cls(info.descriptor, info.schema, unpack(info.app_metadata), info.total_records)
 

@@ -78,7 +78,7 @@ class MessageExchange:
             for message in self._call:
                 self._incoming.put(message)
         except grpc.RpcError as exc:
-            self._incoming.put(AirportError.of(exc))
+            self._incoming.put(AirportError.from_grpc(exc))
         else:
             self._incoming.put(_END)
 

@@ -7,7 +7,6 @@ import glob
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.ports import free_port
 
 from sparkport.lakehouse.spark.launcher import launched
 
@@ -38,7 +38,7 @@ class PostgresCluster:
     ) -> None:
         """With as many ``connections`` as a stock server has, unless told otherwise."""
         self._options = [] if connections is None else ["-c", f"max_connections={connections}"]
-        self.port = _free_port()
+        self.port = free_port()
         self._binaries = binaries
         self._folder = folder
         self._account = account
@@ -218,10 +218,3 @@ def _children(parent: int) -> list[int]:
 def _drain(process: subprocess.Popen[str]) -> None:
     for _ in process.stderr or ():
         pass
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

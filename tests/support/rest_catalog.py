@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.ports import free_port
 
 __all__ = ["rest_catalog", "rest_catalog_jars"]
 
@@ -82,13 +82,6 @@ def _resolve(folder: Path) -> None:
         pytest.skip(f"the jars of the REST catalog cannot be had: {missing[:1]}")
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @contextmanager
 def rest_catalog(folder: Path) -> Iterator[str]:
     """The catalog's address. Its database and warehouse are in ``folder``; it ends with the block or with us."""
@@ -125,7 +118,7 @@ def _serve(jvm: Any, folder: Path) -> tuple[Any, int]:
     context = org.eclipse.jetty.servlet.ServletContextHandler()
     context.setContextPath("/")
     context.addServlet(org.eclipse.jetty.servlet.ServletHolder(servlet), "/*")
-    port = _free_port()
+    port = free_port()
     server = org.eclipse.jetty.server.Server(jvm.java.net.InetSocketAddress("127.0.0.1", port))
     server.setHandler(context)
     server.start()

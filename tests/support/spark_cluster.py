@@ -1,17 +1,17 @@
-"""A Spark standalone cluster on loopback: a master and a worker, processes of their own from the pyspark package."""
+"""A Spark standalone cluster on loopback: a master and workers, processes of their own from the pyspark package."""
 
 from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.ports import free_port
 
 from sparkport.errors import Unavailable
 from sparkport.lakehouse.spark.launcher import launched
@@ -36,19 +36,31 @@ def ready_or_skip(server: SparkServer, timeout: float = 240) -> None:
 
 
 @contextmanager
-def spark_cluster(folder: Path, *, cores: int = 2, memory: str = "1g") -> Iterator[str]:
-    """The master's address. The worker keeps its files in ``folder``; both end with the block or with us."""
-    port = _free_port()
+def spark_cluster(
+    folder: Path,
+    *,
+    workers: int = 1,
+    cores: int = 2,
+    memory: str = "1g",
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[str]:
+    """The master's address. Each worker keeps its files in ``folder``, and its ``environment`` is that of executors,
+    too; all end with the block or with us."""
+    port = free_port()
     master = f"spark://127.0.0.1:{port}"
     common = ["--host", "127.0.0.1", "--webui-port", "0"]
     with _process("master.Master", *common, "--port", str(port), ready="New state: ALIVE"):
         limits = ["--cores", str(cores), "--memory", memory, "--work-dir", str(folder)]
-        with _process("worker.Worker", *common, *limits, master, ready="Successfully registered with master"):
+        ready = "Successfully registered with master"
+        with ExitStack() as running:
+            for _ in range(workers):
+                worker = _process("worker.Worker", *common, *limits, master, ready=ready, environment=environment)
+                running.enter_context(worker)
             yield master
 
 
 @contextmanager
-def _process(name: str, *arguments: str, ready: str) -> Iterator[None]:
+def _process(name: str, *arguments: str, ready: str, environment: Mapping[str, str] | None = None) -> Iterator[None]:
     pyspark = pytest.importorskip("pyspark")
     home = Path(pyspark.__file__).parent
     process = subprocess.Popen(
@@ -56,7 +68,13 @@ def _process(name: str, *arguments: str, ready: str) -> Iterator[None]:
         launched(
             [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *arguments], end=signal.SIGTERM
         ),
-        env={**os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"},
+        env={
+            **os.environ,
+            **(environment or {}),
+            "SPARK_HOME": str(home),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_DAEMON_MEMORY": "256m",
+        },
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -93,10 +111,3 @@ def _process(name: str, *arguments: str, ready: str) -> Iterator[None]:
 def _drain(process: subprocess.Popen[str]) -> None:
     for _ in process.stdout or ():
         pass
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -136,6 +136,14 @@ def test_no_rules_allow_nothing() -> None:
         ({"rules": [{"subjects": "a", "operations": "read", "resources": "a.b.c.d"}]}, "'a.b.c.d'"),
         ({"rules": [{"subjects": "a", "operations": "read", "resources": "a..c"}]}, "'a..c'"),
         ({"rules": [{"subjects": "a", "operations": "read", "resources": "l", "deny": True}]}, "'deny'"),
+        (
+            {"rules": [{"subjects": "a", "operations": "list", "resources": "l", "columns": {"pay": "hidden"}}]},
+            "gives rights to rows",
+        ),
+        (
+            {"rules": [{"subjects": "a", "operations": ["list", "transaction"], "resources": "l", "rows": "true"}]},
+            "gives rights to rows",
+        ),
     ],
 )
 def test_a_broken_rule_is_refused_and_named(table: dict[str, object], named: str) -> None:
@@ -175,8 +183,23 @@ def test_an_action_or_transaction_that_is_not_allowed_is_denied(rules: Authorize
 
 def test_what_is_allowed_passes() -> None:
     for operation in Operation:
-        assert AllowAll().allows(Identity("x"), operation, Resource("lake"))
-        AllowAll().require(Identity("x"), operation, Resource("lake", "main", "t"))
+        assert AllowAll(spark_sql=True).allows(Identity("x"), operation, Resource("lake"))
+        AllowAll(spark_sql=True).require(Identity("x"), operation, Resource("lake", "main", "t"))
+        is_named = operation is Operation.SPARK_SQL
+        assert AllowAll().allows(Identity("x"), operation, Resource("lake")) is not is_named
+
+
+def test_queries_on_spark_are_a_right_that_has_to_be_named() -> None:
+    sql = Resource("lake", "spark", "sql")
+    for operations in ("*", ["*"], ["read", "call", "action", "alter"]):
+        table = {"rules": [{"subjects": "ada", "operations": operations, "resources": "*"}]}
+        assert not RuleAuthorizer.from_table(table).allows(Identity("ada"), Operation.SPARK_SQL, sql)
+    named = RuleAuthorizer.from_table(
+        {"rules": [{"subjects": "ada", "operations": ["*", "spark_sql"], "resources": "lake"}]}
+    )
+    assert named.allows(Identity("ada"), Operation.SPARK_SQL, sql)
+    assert named.allows(Identity("ada"), Operation.ALTER, Resource("lake", "public", "users"))
+    assert not named.allows(Identity("bob"), Operation.SPARK_SQL, sql)
 
 
 def test_rules_are_read_again_when_their_file_changes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -21,7 +21,7 @@ from sparkport.catalog.ddl import (
     check_new_names,
 )
 from sparkport.catalog.evolve import can_promote, evolve_batch, evolve_schema, find_column
-from sparkport.catalog.table import row_id_field
+from sparkport.catalog.row_ids import row_id_field
 from sparkport.errors import AlreadyExists, ConstraintViolation, InvalidArgument, SparkportError, Unsupported
 
 INNER = pa.struct([("x", pa.int32()), ("y", pa.string())])

@@ -96,8 +96,6 @@ def test_a_schema_result_is_the_same_to_pyarrow() -> None:
         flight.Criteria(b"\xffx"),
         flight.PutResult(b"\xffm"),
         flight.Handshake(b"token", 3),
-        flight.PollInfo(INFO, flight.FlightDescriptor(command=b"again"), 0.0, WHEN),
-        flight.PollInfo(None),
         flight.FlightDescriptor(),
     ],
 )
@@ -128,7 +126,6 @@ DECODERS: list[Callable[[bytes], object]] = [
     flight.FlightEndpoint.decode,
     flight.FlightInfo.decode,
     flight.Handshake.decode,
-    flight.PollInfo.decode,
     flight.Criteria.decode,
     flight.PutResult.decode,
     flight.Result.decode,
@@ -164,9 +161,9 @@ def test_a_descriptor_of_any_name_is_of_ascii_and_means_that_name(name: str) -> 
     target = Target("lake", name, Kind.TABLE, name)
     descriptor = target.descriptor()
     assert all(part.isascii() for part in descriptor.path or ())
-    assert Target.of(FlightDescriptor.decode(descriptor.encode())) == target
+    assert Target.from_descriptor(FlightDescriptor.decode(descriptor.encode())) == target
 
 
 def test_a_descriptor_that_is_encoded_wrongly_is_an_invalid_argument() -> None:
     with pytest.raises(InvalidArgument, match="no UTF-8"):
-        Target.of(FlightDescriptor(path=("lake", "s", "table", "%FF", "percent-encoded"), command=None))
+        Target.from_descriptor(FlightDescriptor(path=("lake", "s", "table", "%FF", "percent-encoded"), command=None))

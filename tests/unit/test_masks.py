@@ -24,18 +24,17 @@ from sparkport.filters.expressions import (
     Or,
     SqlType,
 )
-from sparkport.filters.masks import compile_mask
+from sparkport.filters.masks import COMPARED, compile_mask
 from sparkport.filters.sql import to_sql
-from sparkport.lakehouse.scan.direct import arrow_type
 
 BIGINT, VARCHAR = SqlType("BIGINT"), SqlType("VARCHAR")
-KINDS: dict[str, tuple[str, SqlType, Any]] = {
-    "i": ("int", SqlType("INTEGER"), st.integers(-3, 3) | st.sampled_from([2**31 - 1, -(2**31)])),
-    "l": ("long", BIGINT, st.integers(-3, 3) | st.sampled_from([2**63 - 1, -(2**63)])),
-    "s": ("string", VARCHAR, st.text("aA\x00é\U0001f600\uffff", max_size=3)),
-    "d": ("date", SqlType("DATE"), st.integers(-3, 3) | st.sampled_from([2**31 - 1, -(2**31 - 1)])),
-    "t": ("timestamp", SqlType("TIMESTAMP"), st.integers(-3, 3) | st.sampled_from([2**63 - 1, -(2**63 - 1)])),
-    "z": ("timestamptz", SqlType("TIMESTAMP WITH TIME ZONE"), st.integers(-3, 3)),
+KINDS: dict[str, tuple[pa.DataType, SqlType, Any]] = {
+    "i": (pa.int32(), SqlType("INTEGER"), st.integers(-3, 3) | st.sampled_from([2**31 - 1, -(2**31)])),
+    "l": (pa.int64(), BIGINT, st.integers(-3, 3) | st.sampled_from([2**63 - 1, -(2**63)])),
+    "s": (pa.string(), VARCHAR, st.text("aA\x00é\U0001f600\uffff", max_size=3)),
+    "d": (pa.date32(), SqlType("DATE"), st.integers(-3, 3) | st.sampled_from([2**31 - 1, -(2**31 - 1)])),
+    "t": (pa.timestamp("us"), SqlType("TIMESTAMP"), st.integers(-3, 3) | st.sampled_from([2**63 - 1, -(2**63 - 1)])),
+    "z": (pa.timestamp("us", "UTC"), SqlType("TIMESTAMP WITH TIME ZONE"), st.integers(-3, 3)),
 }
 TYPES = {name: kind for name, (kind, _, _) in KINDS.items()}
 DUCKDB = duckdb.connect()
@@ -68,11 +67,7 @@ rows = st.lists(st.fixed_dictionaries({name: st.none() | kind[2] for name, kind 
 
 
 def columns(found: list[dict[str, Any]]) -> dict[str, pa.Array]:
-    plain = {"string": pa.string(), "int": pa.int32(), "date": pa.int32()}
-    return {
-        name: pa.array([row[name] for row in found], plain.get(kind, pa.int64())).view(arrow_type(kind))
-        for name, kind in TYPES.items()
-    }
+    return {name: pa.array([row[name] for row in found], COMPARED[kind]).view(kind) for name, kind in TYPES.items()}
 
 
 @settings(deadline=None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import msgpack
@@ -16,7 +17,7 @@ from sparkport.handlers.directory import Directory
 from sparkport.handlers.service import Handlers
 from sparkport.memory import MemoryCatalog, MemoryTable
 from sparkport.protocol.flight import FlightDescriptor
-from sparkport.protocol.streams import BatchMessage, ListUpload, MetadataMessage, Outgoing, SchemaMessage
+from sparkport.protocol.streams import BatchMessage, MetadataMessage, Outgoing, SchemaMessage
 
 COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string())])
 PATH = FlightDescriptor(path=("lake", "public", "table", "t"), command=None)
@@ -32,6 +33,23 @@ class Pulled(list[pa.RecordBatch]):
         for batch in super().__iter__():
             self.pulled += 1
             yield batch
+
+
+@dataclass(slots=True)
+class ListUpload:
+    """An upload made of a list, for driving handlers without a socket."""
+
+    descriptor: FlightDescriptor
+    schema: pa.Schema
+    batches: Iterable[pa.RecordBatch]
+    preamble: list[bytes] = field(default_factory=list)
+    last_metadata: bytes | None = None
+
+    def read_schema(self) -> pa.Schema:
+        return self.schema
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return iter(self.batches)
 
 
 class Driven:

@@ -55,10 +55,10 @@ class Reloaded(Generic[T]):
             return self._value
 
     def _look(self) -> None:
-        found = _fingerprint(self._paths)
-        if found == self._seen:
+        fingerprint = _fingerprint(self._paths)
+        if fingerprint == self._seen:
             return
-        self._seen = found
+        self._seen = fingerprint
         names = ", ".join(map(str, self._paths))
         try:
             self._value = self._load()
@@ -93,7 +93,7 @@ def _fingerprint(paths: Sequence[Path]) -> Fingerprint:
 
 def _stat(path: Path) -> tuple[int, int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino

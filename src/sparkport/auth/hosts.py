@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 
-__all__ = ["is_loopback"]
+__all__ = ["is_loopback", "is_loopback_host"]
 
 _WITH_PORT = re.compile(r"(?P<host>\[[^\]]*\]|[^:\[\]]*):\d+")
 
@@ -15,8 +15,11 @@ def is_loopback(address: str) -> bool:
 
     Other names are not resolved: what a name means can change after the check, so it counts as reachable.
     """
-    if address.startswith(("unix:", "unix-abstract:")):
-        return True
+    return address.startswith(("unix:", "unix-abstract:")) or is_loopback_host(address)
+
+
+def is_loopback_host(address: str) -> bool:
+    """The same for what a client has called us: there, ``unix:50052`` is a machine of that name, and a port."""
     with_port = _WITH_PORT.fullmatch(address)
     host = (with_port["host"] if with_port else address).removeprefix("[").removesuffix("]")
     if host.lower() == "localhost":

@@ -114,7 +114,7 @@ class JwtAuthenticator(Authenticator):
 def _reason(exc: Exception) -> str:
     if isinstance(exc, jwt.MissingRequiredClaimError):
         return f"the token lacks the claim '{exc.claim}'"
-    return next((text for kind, text in _REASONS if isinstance(exc, kind)), "the token is not valid")
+    return next((text for error_class, text in _REASONS if isinstance(exc, error_class)), "the token is not valid")
 
 
 def _allowed(algorithms: Iterable[str] | None, keys: Keys) -> frozenset[str]:

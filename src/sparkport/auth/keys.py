@@ -62,7 +62,7 @@ class Keys(ABC):
 
     @abstractmethod
     def find(self, key_id: str | None, algorithm: str) -> Key | None:
-        """The key of that id for that algorithm, or None; raises ``Unavailable`` when that cannot be told now."""
+        """The key of that id for that algorithm, or None; raises ``Unavailable`` when that is not known now."""
 
     @abstractmethod
     def algorithms(self) -> frozenset[str]:
@@ -127,11 +127,11 @@ class RemoteKeys(Keys):
         elif self._clock() - self._loaded >= self._lifetime:
             # One caller fetches, the others go on with what is known.
             self._refresh(wait=False)
-        found = _choose(self._keys, key_id, algorithm)
+        key = _choose(self._keys, key_id, algorithm)
         # While the provider is away, neither an unknown id nor a key from yesterday says anything.
-        if self._failed and (found is None or self._clock() - self._loaded >= _STALE_AFTER):
+        if self._failed and (key is None or self._clock() - self._loaded >= _STALE_AFTER):
             raise Unavailable("the token cannot be checked now: the key set cannot be reached")
-        return found
+        return key
 
     def algorithms(self) -> frozenset[str]:
         return ASYMMETRIC

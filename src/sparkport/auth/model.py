@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from enum import Enum
 
 from sparkport.auth.identity import Identity
+from sparkport.auth.operations import Operation
+from sparkport.auth.policy import Policy
 from sparkport.auth.secret import Secret
 from sparkport.errors import CatalogNotFound, FunctionNotFound, PermissionDenied, SchemaNotFound, TableNotFound
 
@@ -34,23 +35,9 @@ class Authenticator(ABC):
         """The identity behind the bearer token, which is None when the call carries none, or behind the peer."""
 
 
-class Operation(Enum):
-    LIST = "list"
-    READ = "read"
-    CALL = "call"
-    INSERT = "insert"
-    UPDATE = "update"
-    DELETE = "delete"
-    CREATE = "create"
-    ALTER = "alter"
-    DROP = "drop"
-    ACTION = "action"
-    TRANSACTION = "transaction"
-
-
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A catalog, a schema in it, or a table, function or action by name. What is None is not meant."""
+    """A catalog, a schema in it, or a table, function or action by name. None means that it is not named."""
 
     catalog: str
     schema: str | None = None
@@ -81,9 +68,21 @@ class Authorizer(ABC):
         """Another number whenever the answers may have changed: listings are kept by it."""
         return 0
 
+    @property
+    def policy_generation(self) -> int:
+        """Another number whenever policies may have changed: DuckDB keeps the columns that it has listed."""
+        return 0
+
     @abstractmethod
     def allows(self, identity: Identity, operation: Operation, resource: Resource) -> bool:
         """Whether the caller may do this. MUST NOT raise for a resource that does not exist."""
+
+    def policy(self, identity: Identity, resource: Resource) -> Policy | None:
+        """What the caller may see and change of a table's rows and columns; None means all that it has.
+
+        Asked for each table that a call touches or lists, after ``allows``: the same MUSTs hold.
+        """
+        return None
 
     def require(self, identity: Identity, operation: Operation, resource: Resource) -> None:
         """Return when the operation is allowed; else raise NOT_FOUND or PERMISSION_DENIED as said above."""
@@ -100,10 +99,16 @@ class Authorizer(ABC):
 
 
 class AllowAll(Authorizer):
-    """Everybody who is authenticated may do everything."""
+    """Everybody who is authenticated may do everything but run queries of their own on Spark.
+
+    ``spark_sql``: these too.
+    """
+
+    def __init__(self, *, spark_sql: bool = False) -> None:
+        self._spark_sql = spark_sql
 
     def allows(self, identity: Identity, operation: Operation, resource: Resource) -> bool:
-        return True
+        return self._spark_sql or operation is not Operation.SPARK_SQL
 
 
 def _not_found(operation: Operation, resource: Resource) -> Exception:

@@ -1,38 +1,30 @@
-"""Authorization for those who need no more than a list: who, may do what, where."""
+"""Authorization for those who need no more than a list: who, may do what, where, and with which rows and columns."""
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
 
 from sparkport.auth.files import Reloaded, read_toml
 from sparkport.auth.identity import Identity
 from sparkport.auth.model import Authorizer, Operation, Resource
-from sparkport.errors import InvalidArgument
+from sparkport.auth.operations import ROW_OPERATIONS
+from sparkport.auth.policy import Policy, Share
+from sparkport.auth.rules_table import Rule, RuleSet, read_rules, refuse
+from sparkport.filters.rule_expressions import BoundExpression, RuleExpression
 
 __all__ = ["Rule", "RuleAuthorizer"]
 
+logger = logging.getLogger(__name__)
+
 # Without them nothing else can be done: DuckDB lists a catalog and asks for a transaction before every query.
 _IMPLIED = frozenset({Operation.LIST, Operation.TRANSACTION})
-_KEYS = ("subjects", "operations", "resources")
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """Subjects that may do operations on resources; ``*`` in a pattern stands for any text.
-
-    A resource is ``catalog``, ``catalog.schema`` or ``catalog.schema.name``. It covers what lies in it: ``lake.public``
-    is the schema and all that is in it, ``lake.public.*`` only what is in it.
-    """
-
-    subjects: tuple[str, ...]
-    operations: frozenset[Operation]
-    resources: tuple[str, ...]
+_WARNINGS_KEPT = 1_000
 
 
 class RuleAuthorizer(Authorizer):
@@ -43,59 +35,158 @@ class RuleAuthorizer(Authorizer):
     """
 
     def __init__(self, rules: Iterable[Rule]) -> None:
-        compiled = _compiled(rules)
+        compiled = _compiled(RuleSet(tuple(rules)))
         self._current: Callable[[], tuple[_Compiled, ...]] = lambda: compiled
         self._seen = compiled
         self._generation = 0
+        self._policies = 0
         self._lock = threading.Lock()
+        self._warned: set[tuple[object, ...]] = set()
 
     @classmethod
     def from_file(cls, path: Path, *, clock: Callable[[], float] = time.monotonic) -> RuleAuthorizer:
         """Rules from a TOML file, which is read again when it changes (looked at once a second at most)."""
-        made = cls(())
-        made._current = Reloaded([path], lambda: _compiled(_rules(read_toml(path))), clock=clock).current
-        return made
+        authorizer = cls(())
+        authorizer._current = Reloaded([path], lambda: _compiled(read_rules(read_toml(path))), clock=clock).current
+        return authorizer
 
     @classmethod
     def from_table(cls, table: Mapping[str, object]) -> RuleAuthorizer:
-        """Rules from a TOML table: ``[[rules]]`` entries with ``subjects``, ``operations`` and ``resources``.
-
-        Each is a text or a list of texts; ``operations = "*"`` means all.
-        """
-        return cls(_rules(table))
+        """Rules from a TOML table: see :func:`sparkport.auth.rules_table.read_rules`."""
+        authorizer = cls(())
+        compiled = _compiled(read_rules(table))
+        authorizer._current, authorizer._seen = lambda: compiled, compiled
+        return authorizer
 
     @property
     def generation(self) -> int:
+        return self._generations()[0]
+
+    @property
+    def policy_generation(self) -> int:
+        return self._generations()[1]
+
+    def _generations(self) -> tuple[int, int]:
         current = self._current()
         with self._lock:
             if current is not self._seen:
+                # Where no rule limits anything, before or now, everybody sees whole tables.
+                self._policies += not all(rule.is_whole for rule in (*self._seen, *current))
                 self._seen = current
                 self._generation += 1
-            return self._generation
+            return self._generation, self._policies
 
     def allows(self, identity: Identity, operation: Operation, resource: Resource) -> bool:
-        parts = (_fold(resource.catalog), _fold(resource.schema), _fold(resource.name))
-        return any(rule.allows(identity.subject, operation, parts) for rule in self._current())
+        parts = _parts(resource)
+        return any(rule.allows(identity, operation, parts) for rule in self._current())
+
+    def policy(self, identity: Identity, resource: Resource) -> Policy | None:
+        parts = _parts(resource)
+        rules = [rule for rule in self._current() if rule.gives_rows(identity, parts)]
+        whole = frozenset(operation for rule in rules if rule.is_whole for operation in rule.operations)
+        if all(rule.operations & ROW_OPERATIONS <= whole for rule in rules):
+            return None
+        shares = [(rule, rule.share(identity)) for rule in rules]
+        for rule, share in shares:
+            if share is None:
+                self._warn_of_claims(rule, identity)
+        return tuple(share for _, share in shares if share is not None)
+
+    def rules_about(self, identity: Identity, resource: Resource | None = None) -> list[tuple[str, Rule, Share | None]]:
+        """The rules that are about a caller, or give it something of one table: for people.
+
+        Each with its name, and what it gives of rows; None where a claim is missing that it needs.
+        """
+        rules = [rule for rule in self._current() if rule.is_about(identity)]
+        if resource is not None:
+            rules = [rule for rule in rules if rule.covers(_parts(resource))]
+        return [(rule.name, rule.rule, rule.share(identity)) for rule in rules]
+
+    def _warn_of_claims(self, rule: _Compiled, identity: Identity) -> None:
+        """Once per caller, not per call: a caller asks often."""
+        known = (rule.name, identity.subject)
+        with self._lock:
+            if known in self._warned or len(self._warned) >= _WARNINGS_KEPT:
+                return
+            self._warned.add(known)
+        logger.warning(
+            "authorization rules: %s gives '%s' nothing: its claims %s are missing or of no use there",
+            rule.name,
+            identity.subject,
+            ", ".join(sorted(rule.claims)),
+        )
 
 
 Parts = tuple[str | None, str | None, str | None]
 
 
+@dataclass(frozen=True, slots=True)
+class _Roles:
+    """Who has a role: those whom the rules name, and those whose token says so."""
+
+    members: Mapping[str, tuple[re.Pattern[str], ...]] = field(default_factory=dict)
+
+    def has(self, identity: Identity, roles: Iterable[re.Pattern[str]]) -> bool:
+        claimed = identity.claims.get("roles")
+        said = [claimed] if isinstance(claimed, str) else claimed if isinstance(claimed, list | tuple) else []
+        named = [role for role, members in self.members.items() if _any(members, identity.subject)]
+        return any(_any(roles, role) for role in (*said, *named) if isinstance(role, str))
+
+
 class _Compiled:
     """A rule with its patterns made ready: it is asked for every name of a listing."""
 
-    def __init__(self, rule: Rule) -> None:
+    def __init__(self, rule: Rule, *, name: str, roles: _Roles) -> None:
+        self.name = name
+        self.operations = rule.operations
+        self.is_whole = rule.rows is None and not rule.columns
+        self.rule = rule
+        self._roles = roles
         self._subjects = tuple(_compile(subject) for subject in rule.subjects)
-        self._operations = rule.operations
+        self._having = tuple(_compile(role) for role in rule.roles)
         self._resources = tuple(_compile_resource(resource) for resource in rule.resources)
+        self._expressions = [item for item in (rule.rows, *rule.columns.values()) if item is not None]
+        self.claims = frozenset(claim for item in self._expressions for claim in item.claims)
 
-    def allows(self, subject: str, operation: Operation, parts: Parts) -> bool:
+    def allows(self, identity: Identity, operation: Operation, parts: Parts) -> bool:
         implied = operation in _IMPLIED
-        if not implied and operation not in self._operations:
+        if not implied and operation not in self.operations:
             return False
-        if not any(pattern.fullmatch(subject) for pattern in self._subjects):
+        if not self.is_about(identity):
             return False
         return any(_covers(resource, parts, enclosing=implied) for resource in self._resources)
+
+    def gives_rows(self, identity: Identity, parts: Parts) -> bool:
+        """Whether it gives the caller anything of the rows of a table."""
+        return self.covers(parts) and bool(self.operations & ROW_OPERATIONS) and self.is_about(identity)
+
+    def covers(self, parts: Parts) -> bool:
+        return any(_covers(resource, parts, enclosing=False) for resource in self._resources)
+
+    def share(self, identity: Identity) -> Share | None:
+        """What it gives; None where a claim is missing that it needs."""
+        claims = {**identity.claims, "sub": identity.subject}
+        bound: dict[RuleExpression, BoundExpression] = {}
+        for expression in self._expressions:
+            value = expression.bound(claims)
+            if value is None:
+                return None
+            bound[expression] = value
+        rule = self.rule
+        return Share(
+            rule=self.name,
+            operations=rule.operations & ROW_OPERATIONS,
+            rows=None if rule.rows is None else bound[rule.rows],
+            columns=tuple((name, None if mask is None else bound[mask]) for name, mask in rule.columns.items()),
+            any_new_rows=rule.any_new_rows,
+        )
+
+    def is_about(self, identity: Identity) -> bool:
+        return _any(self._subjects, identity.subject) or self._roles.has(identity, self._having)
+
+
+def _any(patterns: Iterable[re.Pattern[str]], text: str) -> bool:
+    return any(pattern.fullmatch(text) for pattern in patterns)
 
 
 def _covers(patterns: tuple[re.Pattern[str], ...], parts: Parts, *, enclosing: bool) -> bool:
@@ -114,58 +205,18 @@ def _compile(pattern: str) -> re.Pattern[str]:
 def _compile_resource(resource: str) -> tuple[re.Pattern[str], ...]:
     parts = resource.split(".")
     if len(parts) > 3 or not all(parts):
-        _refuse(f"the resource '{resource}' is not of the form catalog.schema.name")
+        refuse(f"the resource '{resource}' is not of the form catalog.schema.name")
     return tuple(_compile(part.lower()) for part in parts)
+
+
+def _parts(resource: Resource) -> Parts:
+    return _fold(resource.catalog), _fold(resource.schema), _fold(resource.name)
 
 
 def _fold(name: str | None) -> str | None:
     return None if name is None else name.lower()
 
 
-def _rules(table: Mapping[str, object]) -> list[Rule]:
-    _only_keys(table, ("rules",), where="authorization")
-    entries = table.get("rules", [])
-    if not isinstance(entries, list):
-        _refuse("'rules' must be an array of tables")
-    return [_rule(entry, f"rule {number}") for number, entry in enumerate(entries, start=1)]
-
-
-def _compiled(rules: Iterable[Rule]) -> tuple[_Compiled, ...]:
-    return tuple(_Compiled(rule) for rule in rules)
-
-
-def _rule(entry: object, where: str) -> Rule:
-    if not isinstance(entry, Mapping):
-        _refuse(f"{where} must be a table")
-    _only_keys(entry, _KEYS, where=where)
-    texts = {key: _texts(entry, key, where) for key in _KEYS}
-    names = texts["operations"]
-    operations = frozenset(Operation) if "*" in names else frozenset(_operation(name, where) for name in names)
-    return Rule(subjects=texts["subjects"], operations=operations, resources=texts["resources"])
-
-
-def _operation(name: str, where: str) -> Operation:
-    try:
-        return Operation(name.lower())
-    except ValueError:
-        known = ", ".join(operation.value for operation in Operation)
-        _refuse(f"{where}: there is no operation '{name}', only {known}")
-
-
-def _texts(entry: Mapping[str, object], key: str, where: str) -> tuple[str, ...]:
-    value = entry.get(key)
-    values = [value] if isinstance(value, str) else value
-    if not isinstance(values, list) or not values or not all(isinstance(text, str) and text for text in values):
-        _refuse(f"{where}: '{key}' must be a text or a list of texts")
-    return tuple(values)
-
-
-def _only_keys(table: Mapping[str, object], known: tuple[str, ...], *, where: str) -> None:
-    # A misspelt key must not become a rule that means something else.
-    unknown = sorted(set(table) - set(known))
-    if unknown:
-        _refuse(f"{where}: unknown key '{unknown[0]}'")
-
-
-def _refuse(reason: str) -> NoReturn:
-    raise InvalidArgument(f"authorization rules: {reason}")
+def _compiled(rules: RuleSet) -> tuple[_Compiled, ...]:
+    roles = _Roles({role: tuple(map(_compile, members)) for role, members in rules.roles.items()})
+    return tuple(_Compiled(rule, name=f"rule {n}", roles=roles) for n, rule in enumerate(rules.rules, start=1))

@@ -21,7 +21,7 @@ __all__ = ["DEFAULT_SUBJECT", "StaticTokens"]
 logger = logging.getLogger(__name__)
 
 DEFAULT_SUBJECT = "user"
-"""Who is calling when a token stands without a name."""
+"""The subject of a token that has no name."""
 
 Digests = Mapping[bytes, tuple[bytes, str]]
 
@@ -60,9 +60,9 @@ class StaticTokens(Authenticator):
 
     @classmethod
     def _over(cls, current: Callable[[], Digests]) -> StaticTokens:
-        made = cls({})
-        made._current = current
-        return made
+        tokens = cls({})
+        tokens._current = current
+        return tokens
 
     def authenticate(self, token: Secret | None, peer: Peer) -> Identity:
         if not token:

@@ -14,10 +14,10 @@ from sparkport.catalog.functions import (
     TableInOutFunction,
 )
 from sparkport.catalog.model import Catalog, CatalogVersion, Schema, find_by_name
+from sparkport.catalog.row_ids import ROW_ID, data_schema, find_row_id_column, row_id_field
 from sparkport.catalog.scan import AsOf, AsOfUnit, DuckDBCall, Scan, Scannable, ScanRequest, as_scan
 from sparkport.catalog.static import ArrowTable, ScanFunction, ScanTable, scan_arrow
 from sparkport.catalog.table import (
-    ROW_ID,
     ColumnStatistics,
     DeletableBatchTable,
     DeletableTable,
@@ -30,9 +30,6 @@ from sparkport.catalog.table import (
     UpdatableBatchTable,
     UpdatableTable,
     VersionedTable,
-    data_schema,
-    find_row_id_column,
-    row_id_field,
 )
 from sparkport.catalog.transaction import TransactionManager, TransactionState
 from sparkport.filters.expressions import Expression

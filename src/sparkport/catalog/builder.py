@@ -38,8 +38,6 @@ from sparkport.errors import InvalidArgument
 
 __all__ = ["CatalogBuilder", "SchemaBuilder", "StaticCatalog", "StaticSchema"]
 
-Listing = Iterable[Table | Function]
-
 
 @dataclass(frozen=True)
 class _Scalar(ScalarFunction):

@@ -11,14 +11,26 @@ from uuid import UUID
 
 import pyarrow as pa
 
-__all__ = ["Converter", "converter"]
+__all__ = ["Converter", "converter", "converter_by_value", "decoded", "decoded_type"]
 
 Converter = Callable[[pa.Array], pa.Array]
 
 _TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
 _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_list_view)
+_NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+_DIGITS = 20  # of any whole number of 64 bits
 _UNITS = {"s": 0, "ms": 1, "us": 2, "ns": 3}
+
+
+def decoded_type(data_type: pa.DataType) -> pa.DataType:
+    """The type of an enum's values for an enum: of what a function returns, DuckDB's client shows the numbers else."""
+    return data_type.value_type if pa.types.is_dictionary(data_type) else data_type
+
+
+def decoded(column: pa.Array) -> pa.Array:
+    """A column as ``decoded_type`` says."""
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def converter(source: pa.DataType, target: pa.DataType) -> Converter | None:
@@ -41,6 +53,24 @@ def converter(source: pa.DataType, target: pa.DataType) -> Converter | None:
     return _cast(target) if _plain_fits(source, target) else None
 
 
+def converter_by_value(source: pa.DataType, target: pa.DataType) -> Converter | None:
+    """As ``converter``, and also between numbers, and from days to moments, as DuckDB's own INSERT casts.
+
+    A value that does not fit raises ArrowInvalid: whole numbers are never rounded.
+    """
+    convert = converter(source, target)
+    if convert is not None:
+        return convert
+    if pa.types.is_date(source) and pa.types.is_timestamp(target) and target.tz is None:
+        return _cast(target)
+    if not (_is(source, _NUMBERS) and _is(target, _NUMBERS)):
+        return None
+    if pa.types.is_integer(source) and pa.types.is_decimal(target):
+        wide = pa.decimal128(_DIGITS, 0)
+        return lambda column: column.cast(wide).cast(target)
+    return _cast(target)
+
+
 def _same(column: pa.Array) -> pa.Array:
     return column
 
@@ -54,12 +84,12 @@ def _chain(first: Converter, between: pa.DataType, target: pa.DataType) -> Conve
     return None if second is None else lambda column: second(first(column))
 
 
-def _is_nested(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_nested(kind))
+def _is_nested(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_nested(data_type))
 
 
-def _is(kind: pa.DataType, checks: tuple[Callable[[pa.DataType], bool], ...]) -> bool:
-    return any(check(kind) for check in checks)
+def _is(data_type: pa.DataType, checks: tuple[Callable[[pa.DataType], bool], ...]) -> bool:
+    return any(check(data_type) for check in checks)
 
 
 def _plain_fits(source: pa.DataType, target: pa.DataType) -> bool:

@@ -10,7 +10,7 @@ from sparkport.catalog.ddl import Alteration, DropColumn, DropField
 from sparkport.catalog.isolated import ExpressionRefused, failing_conditions, shortened
 from sparkport.errors import ConstraintViolation, InvalidArgument
 
-__all__ = ["check_rows", "checks_after", "require_checks"]
+__all__ = ["can_be_evaluated", "check_rows", "checks_after", "require_checks"]
 
 
 def require_checks(checks: Sequence[str], columns: pa.Schema) -> None:
@@ -28,12 +28,12 @@ def require_checks(checks: Sequence[str], columns: pa.Schema) -> None:
 def checks_after(change: Alteration, checks: Sequence[str], columns: pa.Schema) -> tuple[str, ...]:
     """The conditions that a table has after a change that left it these columns.
 
-    One that needs what was dropped goes with it by CASCADE, and keeps it from being dropped without.
+    With CASCADE, a condition goes with the column that it needs; without, the column cannot be dropped.
     """
     if not isinstance(change, DropColumn | DropField):
         require_checks(checks, columns)
         return tuple(checks)
-    kept = tuple(check for check in checks if _can_be_evaluated(check, columns))
+    kept = tuple(check for check in checks if can_be_evaluated(check, columns))
     lost = [check for check in checks if check not in kept]
     if lost and not change.cascade:
         what = f"column '{change.name}'" if isinstance(change, DropColumn) else f"field '{'.'.join(change.path)}'"
@@ -41,7 +41,8 @@ def checks_after(change: Alteration, checks: Sequence[str], columns: pa.Schema) 
     return kept
 
 
-def _can_be_evaluated(check: str, columns: pa.Schema) -> bool:
+def can_be_evaluated(check: str, columns: pa.Schema) -> bool:
+    """Whether a condition needs no other columns than these."""
     try:
         require_checks([check], columns)
     except InvalidArgument:

@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from sparkport.auth.identity import ANONYMOUS, Identity
+from sparkport.catalog.call_record import CallRecord
 from sparkport.errors import Cancelled, DeadlineExceeded
 
 __all__ = ["CallContext", "Cancellation", "current_call", "entered", "transaction_id"]
@@ -92,6 +93,7 @@ class CallContext:
     deadline: float | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     cancellation: Cancellation = field(default_factory=Cancellation)
+    record: CallRecord = field(default_factory=CallRecord, repr=False, compare=False)
 
     @property
     def cancelled(self) -> bool:

@@ -1,7 +1,7 @@
 """Changing what there is: the abilities of catalogs, schemas and tables that can, and the changes as plain values.
 
 A change is a frozen value, so that it can be printed, compared, tested without an engine and sent again safely. The
-names in it are names that things can have: one that gives something another name cannot be made.
+names in it are valid: a change with a name that nothing can have cannot be made.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import pyarrow as pa
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.model import Catalog, Schema
 from sparkport.catalog.names import require_comment, require_field, require_field_names, require_name, require_tags
-from sparkport.catalog.table import ROW_ID_MARK, Table
+from sparkport.catalog.row_ids import ROW_ID, ROW_ID_MARK
+from sparkport.catalog.table import Key, Table
 from sparkport.errors import InvalidArgument, Unsupported
 
 __all__ = [
@@ -44,7 +45,7 @@ __all__ = [
 ]
 
 RESERVED_COLUMNS = frozenset(
-    {"rowid", "_row_id", "_file", "_pos", "_spec_id", "_partition", "_deleted", "_last_updated_sequence_number"}
+    {ROW_ID, "_row_id", "_file", "_pos", "_spec_id", "_partition", "_deleted", "_last_updated_sequence_number"}
 )
 MERGE_COLUMNS = frozenset({"__row_operation", "__row_from_source", "__row_from_target", "__row_id"})
 """What Spark calls columns of its own in a MERGE: a table that has one can be read, and its rows cannot be changed."""
@@ -65,6 +66,7 @@ class TableDefinition:
     name: str
     columns: pa.Schema
     checks: tuple[str, ...] = ()
+    keys: tuple[Key, ...] = ()
     comment: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
 
@@ -87,7 +89,7 @@ class AddColumn:
 
 @dataclass(frozen=True, slots=True)
 class DropColumn:
-    """What depends on the column goes with it if told to ``cascade``; without, it is a reason to refuse."""
+    """With ``cascade``, what depends on the column goes with it; without, it is a reason to refuse."""
 
     name: str
     if_exists: bool = False
@@ -193,8 +195,8 @@ class AlterableTable(Table):
 class MutableSchema(Schema):
     def table_name(self, ctx: CallContext, name: str) -> str | None:
         """The name under which a table is there, which may be spelled otherwise; the table need not be readable."""
-        found = self.table(ctx, name)
-        return None if found is None else found.name
+        table = self.table(ctx, name)
+        return None if table is None else table.name
 
     @abstractmethod
     def create_table(

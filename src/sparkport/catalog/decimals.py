@@ -1,7 +1,7 @@
 """Decimals of more digits than their type has room for, which Arrow carries without a look at them.
 
-DuckDB sends HUGEINT as decimal128(38, 0), and the numbers of 39 digits too where it does not cast them itself
-(CREATE TABLE AS). Whoever computes with such a value, or stores it, fails later and less clearly.
+DuckDB sends HUGEINT as decimal128(38, 0), and the numbers of 39 digits too where it does not cast them itself (CREATE
+TABLE AS). Computing with such a value, or storing it, would fail later and less clearly.
 """
 
 from __future__ import annotations
@@ -15,22 +15,24 @@ import pyarrow.compute as pc
 __all__ = ["has_decimals", "overlong_decimal"]
 
 
-def has_decimals(kind: pa.DataType) -> bool:
-    if isinstance(kind, pa.BaseExtensionType):
-        return has_decimals(kind.storage_type)
-    return pa.types.is_decimal(kind) or any(has_decimals(kind.field(at).type) for at in range(kind.num_fields))
+def has_decimals(data_type: pa.DataType) -> bool:
+    if isinstance(data_type, pa.BaseExtensionType):
+        return has_decimals(data_type.storage_type)
+    return pa.types.is_decimal(data_type) or any(
+        has_decimals(data_type.field(at).type) for at in range(data_type.num_fields)
+    )
 
 
 def overlong_decimal(column: pa.Array) -> tuple[Decimal, pa.DataType] | None:
     """A value that does not fit its type, and the type; None where all do."""
-    kind = column.type
-    if isinstance(kind, pa.BaseExtensionType):
+    data_type = column.type
+    if isinstance(data_type, pa.BaseExtensionType):
         return overlong_decimal(column.storage)
-    if pa.types.is_decimal(kind):
+    if pa.types.is_decimal(data_type):
         return _overlong(column)
     for part in _parts(column):
-        if has_decimals(part.type) and (found := overlong_decimal(part)) is not None:
-            return found
+        if has_decimals(part.type) and (overlong := overlong_decimal(part)) is not None:
+            return overlong
     return None
 
 
@@ -58,13 +60,13 @@ def _is_plainly_short(column: pa.Array) -> bool:
 
 def _parts(column: pa.Array) -> list[pa.Array]:
     """What a nested array is made of, as far as it counts."""
-    kind = column.type
-    if pa.types.is_struct(kind):
+    data_type = column.type
+    if pa.types.is_struct(data_type):
         return list(column.flatten())
-    if pa.types.is_map(kind):
+    if pa.types.is_map(data_type):
         start = column.offsets[0].as_py()
         count = column.offsets[-1].as_py() - start
         return [column.keys.slice(start, count), column.items.slice(start, count)]
-    if pa.types.is_union(kind):  # whose members hold anything where another one counts
+    if pa.types.is_union(data_type):  # whose members hold anything where another one counts
         return []
     return [pc.list_flatten(column)]

@@ -62,12 +62,12 @@ def require_default(column: pa.Field) -> None:
 def steadiness(expression: str) -> Steadiness:
     """Whether a default is a constant, or one value per statement such as ``now()``, or another one for each row."""
     try:
-        found = stabilities(expression)
+        in_use = stabilities(expression)
     except ExpressionRefused:
         return Steadiness.NEVER
-    if _VOLATILE in found:
+    if _VOLATILE in in_use:
         return Steadiness.NEVER
-    return Steadiness.IN_ONE_STATEMENT if _WITHIN_QUERY in found else Steadiness.ALWAYS
+    return Steadiness.IN_ONE_STATEMENT if _WITHIN_QUERY in in_use else Steadiness.ALWAYS
 
 
 _VOLATILE = "VOLATILE"

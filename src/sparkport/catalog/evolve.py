@@ -32,10 +32,10 @@ _PROMOTIONS = "integers to wider integers, FLOAT to DOUBLE, DECIMAL to more digi
 
 def find_column(columns: pa.Schema, name: str) -> int:
     """The position of a column, without regard to case."""
-    for index, found in enumerate(columns.names):
-        if found == name:
+    for index, column in enumerate(columns.names):
+        if column == name:
             return index
-    matches = [index for index, found in enumerate(columns.names) if found.casefold() == name.casefold()]
+    matches = [index for index, column in enumerate(columns.names) if column.casefold() == name.casefold()]
     if len(matches) != 1:
         problem = "is ambiguous" if matches else "does not exist"
         raise InvalidArgument(f"column '{name}' {problem}")
@@ -63,7 +63,7 @@ def evolve_schema(columns: pa.Schema, change: Alteration) -> pa.Schema:
                 raise AlreadyExists(f"column '{column.name}' already exists")
             evolved = columns.append(column)
         case DropColumn(name, if_exists):
-            if if_exists and name.casefold() not in {found.casefold() for found in columns.names}:
+            if if_exists and name.casefold() not in {other.casefold() for other in columns.names}:
                 return columns
             if len(columns) == 1:
                 raise InvalidArgument("a table needs at least one column")
@@ -71,19 +71,19 @@ def evolve_schema(columns: pa.Schema, change: Alteration) -> pa.Schema:
         case RenameColumn(name, new_name):
             index = find_column(columns, name)
             others = columns.names[:index] + columns.names[index + 1 :]
-            if new_name.casefold() in {found.casefold() for found in others}:
+            if new_name.casefold() in {other.casefold() for other in others}:
                 raise AlreadyExists(f"column '{new_name}' already exists")
             if columns.names[index] == new_name:
                 return columns
             evolved = columns.set(index, columns.field(index).with_name(new_name))
-        case ChangeType(name, kind):
+        case ChangeType(name, new_type):
             index = find_column(columns, name)
             old = columns.field(index)
-            if not can_promote(old.type, kind):
+            if not can_promote(old.type, new_type):
                 raise Unsupported(
-                    f"column '{name}' cannot change from {old.type} to {kind}; possible are {_PROMOTIONS}"
+                    f"column '{name}' cannot change from {old.type} to {new_type}; possible are {_PROMOTIONS}"
                 )
-            return columns.set(index, old.with_type(kind))
+            return columns.set(index, old.with_type(new_type))
         case SetNotNull(name):
             index = find_column(columns, name)
             return columns.set(index, columns.field(index).with_nullable(False))
@@ -118,10 +118,10 @@ def evolve_batch(batch: pa.RecordBatch, change: Alteration, target: pa.Schema) -
         case DropColumn(name):
             kept = [index for index in range(len(old)) if index != find_column(old, name)]
             return pa.RecordBatch.from_arrays([batch.column(index) for index in kept], schema=target)
-        case ChangeType(name, kind):
+        case ChangeType(name, new_type):
             index = find_column(old, name)
             columns = list(batch.columns)
-            columns[index] = columns[index].cast(kind)
+            columns[index] = columns[index].cast(new_type)
             return pa.RecordBatch.from_arrays(columns, schema=target)
         case SetNotNull(name):
             if batch.column(find_column(old, name)).null_count:
@@ -137,7 +137,7 @@ def evolve_batch(batch: pa.RecordBatch, change: Alteration, target: pa.Schema) -
 
 
 def _marked(column: pa.Field, mark: bytes, value: str | None) -> pa.Field:
-    metadata = {key: found for key, found in (column.metadata or {}).items() if key != mark}
+    metadata = {key: content for key, content in (column.metadata or {}).items() if key != mark}
     if value is not None:
         metadata[mark] = value.encode()
     return column.with_metadata(metadata) if metadata else column.remove_metadata()
@@ -153,20 +153,20 @@ def _evolve_nested(columns: pa.Schema, change: _Nested) -> pa.Schema:
         raise InvalidArgument("column_path is empty")
     index = find_column(columns, change.path[0])
     column = columns.field(index)
-    kind = _evolve_type(column.type, change, change.path[1:])
-    return columns if kind is column.type else columns.set(index, column.with_type(kind))
+    new_type = _evolve_type(column.type, change, change.path[1:])
+    return columns if new_type is column.type else columns.set(index, column.with_type(new_type))
 
 
-def _evolve_type(kind: pa.DataType, change: _Nested, path: tuple[str, ...]) -> pa.DataType:
-    if not pa.types.is_struct(kind):
+def _evolve_type(data_type: pa.DataType, change: _Nested, path: tuple[str, ...]) -> pa.DataType:
+    if not pa.types.is_struct(data_type):
         raise Unsupported(f"column '{change.path[0]}' is no struct: only fields of structs can be changed")
-    fields = [kind.field(index) for index in range(kind.num_fields)]
+    fields = [data_type.field(index) for index in range(data_type.num_fields)]
     if isinstance(change, AddField) and not path:
         if not change.field.nullable:
             raise Unsupported(f"field '{change.field.name}' is NOT NULL: a field that is added must take NULL")
-        if any(found.name.casefold() == change.field.name.casefold() for found in fields):
+        if any(sibling.name.casefold() == change.field.name.casefold() for sibling in fields):
             if change.if_not_exists:
-                return kind
+                return data_type
             raise AlreadyExists(f"field '{change.field.name}' already exists")
         return pa.struct([*fields, change.field])
     if not path:
@@ -174,11 +174,13 @@ def _evolve_type(kind: pa.DataType, change: _Nested, path: tuple[str, ...]) -> p
     index = _field_index(fields, path[0])
     if index is None:
         if isinstance(change, DropField) and change.if_exists:
-            return kind
+            return data_type
         raise InvalidArgument(f"field '{path[0]}' does not exist")
     if len(path) > 1 or isinstance(change, AddField):
         inner = _evolve_type(fields[index].type, change, path[1:])
-        return kind if inner is fields[index].type else pa.struct(_set(fields, index, fields[index].with_type(inner)))
+        return (
+            data_type if inner is fields[index].type else pa.struct(_set(fields, index, fields[index].with_type(inner)))
+        )
     if isinstance(change, RenameField):
         if _field_index(fields, change.new_name) not in (None, index):
             raise AlreadyExists(f"field '{change.new_name}' already exists")
@@ -208,7 +210,7 @@ def _evolve_array(array: pa.Array, change: _Nested, path: tuple[str, ...]) -> pa
 
 
 def _field_index(fields: list[pa.Field], name: str) -> int | None:
-    matches = [index for index, found in enumerate(fields) if found.name.casefold() == name.casefold()]
+    matches = [index for index, field in enumerate(fields) if field.name.casefold() == name.casefold()]
     return matches[0] if len(matches) == 1 else None
 
 

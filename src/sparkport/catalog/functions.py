@@ -61,8 +61,8 @@ class Parameter:
             marks["is_named_parameter"] = "1"
         if self.table:
             marks["is_table_type"] = "1"
-        kind = pa.string() if isinstance(self.type, _Any) else self.type
-        return pa.field(self.name, kind, metadata=marks or None)
+        data_type = pa.string() if isinstance(self.type, _Any) else self.type
+        return pa.field(self.name, data_type, metadata=marks or None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Expressions that strangers wrote, computed in processes of their own (:mod:`sparkport.catalog.isolated_worker`).
+"""Expressions that strangers wrote, computed in processes of their own (:mod:`sparkport.filters.isolated_worker`).
 
 Whatever such an expression does, it does not do it here: the process has no file, no secret and no other caller's
 rows in reach, its memory is limited, and it is ended when the time is up or the caller has gone.
@@ -21,10 +21,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from sparkport.catalog import isolated_worker
 from sparkport.catalog.context import CallContext, current_call
 from sparkport.catalog.waiting import is_readable
 from sparkport.errors import InternalError, ResourceExhausted
+from sparkport.filters import isolated_worker
 
 __all__ = [
     "ExpressionRefused",

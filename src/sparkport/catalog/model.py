@@ -8,11 +8,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol, TypeVar
 
 from sparkport.catalog.context import CallContext
+from sparkport.catalog.figures import Figure
 from sparkport.catalog.functions import Function
+from sparkport.catalog.jobs import Jobs
+from sparkport.catalog.journal import Journal
+from sparkport.catalog.readiness import Readiness
+from sparkport.catalog.spark_sql import SparkSql
 from sparkport.catalog.table import Table
 from sparkport.catalog.transaction import TransactionManager
 from sparkport.errors import InvalidArgument
@@ -31,16 +37,16 @@ F = TypeVar("F", bound=Function)
 
 def find_by_name(items: Iterable[T], name: str) -> T | None:
     """Look a name up without regard to case; the exact spelling wins, an ambiguous one is an error."""
-    wanted = name.casefold()
-    found: list[T] = []
+    matches: list[T] = []
     for item in items:
         if item.name == name:
             return item
-        if item.name.casefold() == wanted:
-            found.append(item)
-    if len(found) > 1:
-        raise InvalidArgument(f"name '{name}' is ambiguous: {', '.join(sorted(item.name for item in found))}")
-    return found[0] if found else None
+        # Folding makes up to three characters of one. A name of many megabytes is not copied in vain.
+        if len(name) <= 3 * len(item.name) and item.name.casefold() == name.casefold():
+            matches.append(item)
+    if len(matches) > 1:
+        raise InvalidArgument(f"name '{name}' is ambiguous: {', '.join(sorted(item.name for item in matches))}")
+    return matches[0] if matches else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,13 @@ class Catalog(ABC):
 
     name: str
     transactions: TransactionManager | None = None
+    journal: Journal | None = None
+    scratch_folder: Path | None = None
+    """Where statements may put what has no room in memory."""
+    jobs: Jobs | None = None
+    keeps_history: bool = False
+    """Whether it has tables that tell what has happened to them: then the server adds a schema ``history``."""
+    spark_sql: SparkSql | None = None
 
     @abstractmethod
     def schemas(self, ctx: CallContext) -> Iterable[Schema]:
@@ -87,6 +100,14 @@ class Catalog(ABC):
 
     def schema(self, ctx: CallContext, name: str) -> Schema | None:
         return find_by_name(self.schemas(ctx), name)
+
+    def figures(self) -> Iterable[Figure]:
+        """Numbers for those who watch the server; see ``Figure``."""
+        return () if self.transactions is None else self.transactions.figures()
+
+    def readiness(self) -> Readiness:
+        """Whether reads and writes would work now. MUST NOT wait: probes ask every few seconds."""
+        return Readiness()
 
     def committed_statement(self, statement: str, *, schema: str, table: str) -> int | None:
         """How many rows a statement changed that has been committed, for engines that keep that with their tables.

@@ -6,6 +6,7 @@ Names end up in SQL of two dialects, in log lines, in terminals and in the colum
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Mapping
 
@@ -26,6 +27,7 @@ __all__ = [
     "require_schema_name",
     "require_schema_texts",
     "require_tags",
+    "split_name",
 ]
 
 COMMENT_MARK = b"comment"
@@ -41,6 +43,8 @@ MAX_PROPERTY_BYTES = 1_000
 
 MAX_TAGS = 100
 _MAX_TAG_KEY_BYTES = 200
+
+_PART = re.compile(r'"((?:[^"]|"")*)"|([^".]+)')
 
 # Control characters and halves of surrogate pairs, and what ends a line or a paragraph.
 _REFUSED = frozenset({"Cc", "Cs", "Zl", "Zp"})
@@ -70,12 +74,12 @@ def require_field(column: pa.Field, what: str) -> None:
     require_field_names(column.type)
 
 
-def require_field_names(kind: pa.DataType) -> None:
+def require_field_names(data_type: pa.DataType) -> None:
     """Fields at any depth of a type. One of a struct may go without a name."""
-    if isinstance(kind, pa.BaseExtensionType):
-        kind = kind.storage_type
-    named = pa.types.is_struct(kind) or pa.types.is_union(kind)
-    for inner in (kind.field(index) for index in range(kind.num_fields)):
+    if isinstance(data_type, pa.BaseExtensionType):
+        data_type = data_type.storage_type
+    named = pa.types.is_struct(data_type) or pa.types.is_union(data_type)
+    for inner in (data_type.field(index) for index in range(data_type.num_fields)):
         if named:
             _require_characters(inner.name, "field")
         require_comment((inner.metadata or {}).get(COMMENT_MARK))
@@ -107,6 +111,24 @@ def require_tags(tags: Mapping[str, str] | None) -> None:
 def require_schema_texts(comment: str | None, tags: Mapping[str, str] | None) -> None:
     require_comment(comment, most=MAX_PROPERTY_BYTES)
     require_tags(tags)
+
+
+def split_name(text: str) -> list[str]:
+    """The parts of a name: dots separate unless they stand in double quotes."""
+    parts: list[str] = []
+    at = 0
+    while True:
+        match = _PART.match(text, at)
+        if match is None:
+            raise InvalidArgument(f"name {text!r} has an empty part or a quote that is not closed")
+        quoted, plain = match.groups()
+        parts.append(plain if quoted is None else quoted.replace('""', '"'))
+        at = match.end()
+        if at == len(text):
+            return parts
+        if text[at] != ".":
+            raise InvalidArgument(f"name {text!r}: after a quoted part only a dot can follow")
+        at += 1
 
 
 def _require_characters(name: str, what: str, *, most: int = MAX_NAME_BYTES) -> None:

@@ -1,17 +1,45 @@
-"""Taking the row-id column out of what a client sends: the one place that says which ids are good."""
+"""The row-id column: what it is called, how it is marked, and which ids of those that a client sends are good."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparkport.catalog.table import find_row_id_column
 from sparkport.errors import InvalidArgument
+from sparkport.filters.types import ROW_ID, ROW_ID_MARK
 
-__all__ = ["as_row_ids", "require_row_id_column", "split_row_ids"]
+__all__ = [
+    "ROW_ID",
+    "ROW_ID_MARK",
+    "as_row_ids",
+    "data_schema",
+    "find_row_id_column",
+    "require_row_id_column",
+    "row_id_field",
+    "split_row_ids",
+]
 
 _ALLOWED = (pa.int64(), pa.int32(), pa.uint64())
 _LARGEST = 2**63 - 1
+
+
+def row_id_field(name: str = ROW_ID) -> pa.Field:
+    """The row-id column as DuckDB recognises it."""
+    return pa.field(name, pa.int64(), nullable=False, metadata={ROW_ID_MARK: b"1"})
+
+
+def find_row_id_column(schema: pa.Schema) -> int | None:
+    """The position of the row-id column: named exactly ``rowid``, or marked ``is_rowid``; None if there is none."""
+    for index, column in enumerate(schema):
+        if column.name == ROW_ID or (column.metadata or {}).get(ROW_ID_MARK):
+            return index
+    return None
+
+
+def data_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema without its row-id column: what a user sees as the table's columns."""
+    index = find_row_id_column(schema)
+    return schema if index is None else schema.remove(index)
 
 
 def require_row_id_column(schema: pa.Schema, operation: str) -> int:

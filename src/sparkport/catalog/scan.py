@@ -83,13 +83,15 @@ class Scan:
     """Batches on their way out. The server iterates once and MUST call ``close`` once, whatever happens.
 
     A batch carries at least the columns asked for, found by name; further ones are left out by the server.
-    ``total_rows``, when known, moves DuckDB's progress bar. ``close`` may be called from another thread
+    ``total_rows``, when known, moves DuckDB's progress bar, or else ``progress``, which says what part of 1 is done;
+    a batch without rows MAY come only to move it. ``close`` may be called from another thread
     than the one that iterates, to stop a scan whose reader has gone.
     """
 
     batches: Iterable[pa.RecordBatch]
     total_rows: int | None = None
     close: Callable[[], None] = field(default=_nothing)
+    progress: Callable[[], float | None] = _nothing
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return iter(self.batches)

@@ -32,9 +32,12 @@ Push = tuple[pa.RecordBatch | None, pa.Int64Array | None]
 
 
 class Change(Enum):
+    """``UPSERT`` is both of the first two: rows that come without ids are new, those with ids are updated."""
+
     INSERT = "insert"
     UPDATE = "update"
     DELETE = "delete"
+    UPSERT = "upsert"
 
 
 class MissingRows(Enum):
@@ -47,6 +50,8 @@ class MissingRows(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementRequest:
     """``columns`` are the columns that batches carry, row id not among them: all for INSERT, none for DELETE.
+
+    Of an UPSERT they are those that rows with ids carry; new rows have all. It never returns rows.
 
     ``statement`` is the statement's own id, if the client gave one, for engines that remember it with the commit.
     """

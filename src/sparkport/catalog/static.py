@@ -38,7 +38,7 @@ def scan_arrow(rows: pa.Table, request: ScanRequest) -> Scan:
 
 
 def select_batches(batches: Iterable[pa.RecordBatch], request: ScanRequest) -> Iterator[pa.RecordBatch]:
-    """Of each batch, the columns that a request asks for and the rows that its filter keeps."""
+    """The columns of each batch that a request asks for, and the rows that its filter keeps."""
     row_filter: RowFilter | None = None
     for batch in batches:
         if request.filter is not None and row_filter is None:
@@ -61,16 +61,16 @@ def arrow_statistics(column: pa.ChunkedArray) -> ColumnStatistics:
     """Exact statistics of a column in memory."""
     nulls = column.null_count
     known = ColumnStatistics(has_null=nulls > 0, has_not_null=len(column) > nulls)
-    kind = column.type
-    if len(column) == nulls or not any(check(kind) for check in _ORDERED):
+    data_type = column.type
+    if len(column) == nulls or not any(check(data_type) for check in _ORDERED):
         return known
-    if pa.types.is_floating(kind) and pc.any(pc.is_nan(column)).as_py():
+    if pa.types.is_floating(data_type) and pc.any(pc.is_nan(column)).as_py():
         return known  # min_max leaves NaN out, DuckDB sorts it above all: a maximum here would be a lie
     try:
         bounds = pc.min_max(column)
     except pa.ArrowNotImplementedError:  # half floats and small decimals among others
         return known
-    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    text = pa.types.is_string(data_type) or pa.types.is_large_string(data_type)
     return ColumnStatistics(
         minimum=bounds["min"],
         maximum=bounds["max"],

@@ -26,39 +26,13 @@ __all__ = [
     "DeletableTable",
     "DirectTable",
     "InsertableTable",
-    "ROW_ID",
-    "ROW_ID_MARK",
+    "Key",
     "StatisticsTable",
     "Table",
     "UpdatableBatchTable",
     "UpdatableTable",
     "VersionedTable",
-    "data_schema",
-    "find_row_id_column",
-    "row_id_field",
 ]
-
-ROW_ID = "rowid"
-ROW_ID_MARK = b"is_rowid"
-
-
-def row_id_field(name: str = ROW_ID) -> pa.Field:
-    """The row-id column as DuckDB recognises it."""
-    return pa.field(name, pa.int64(), nullable=False, metadata={ROW_ID_MARK: b"1"})
-
-
-def find_row_id_column(schema: pa.Schema) -> int | None:
-    """The position of the row-id column: named exactly ``rowid``, or marked ``is_rowid``; None if there is none."""
-    for index, column in enumerate(schema):
-        if column.name == ROW_ID or (column.metadata or {}).get(ROW_ID_MARK):
-            return index
-    return None
-
-
-def data_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema without its row-id column: what a user sees as the table's columns."""
-    index = find_row_id_column(schema)
-    return schema if index is None else schema.remove(index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +68,18 @@ class ColumnStatistics:
     contains_unicode: bool | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Columns, by their names in the table's schema, whose values no two rows share; ``primary`` takes no NULL."""
+
+    columns: tuple[str, ...]
+    primary: bool = False
+
+    def __str__(self) -> str:
+        kind = "PRIMARY KEY" if self.primary else "UNIQUE"
+        return f"{kind} ({', '.join(self.columns)})"
+
+
 class Table(ABC):
     """Rows with a schema that can be scanned."""
 
@@ -101,6 +87,7 @@ class Table(ABC):
     comment: str | None = None
     tags: Mapping[str, str] = MappingProxyType({})
     checks: tuple[str, ...] = ()
+    keys: tuple[Key, ...] = ()
 
     @property
     @abstractmethod
@@ -116,7 +103,10 @@ class Table(ABC):
         return (request,)
 
     def schema_of(self, ctx: CallContext, request: ScanRequest) -> pa.Schema:
-        """The schema of a scan that was planned before: another than ``schema`` where the table was altered since."""
+        """The schema of the rows that ``scan`` would read; another than ``schema`` if it was planned before a change.
+
+        By it, rules about columns find what to mask.
+        """
         return self.schema
 
     def row_count(self, ctx: CallContext) -> int | None:
@@ -131,6 +121,9 @@ class StatisticsTable(Table):
 
 
 class VersionedTable(Table):
+    def schema_of(self, ctx: CallContext, request: ScanRequest) -> pa.Schema:
+        return self.schema if request.at is None else self.schema_at(ctx, request.at)
+
     @abstractmethod
     def schema_at(self, ctx: CallContext, at: AsOf) -> pa.Schema:
         """The schema of that version. MUST raise VersionNotFound for one that is not there."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
 from sparkport.catalog.context import CallContext
+from sparkport.catalog.figures import Figure
 from sparkport.errors import TransactionNotActive, TransactionNotFound, Unsupported
 
 __all__ = ["Isolation", "OpenTransaction", "TransactionManager", "TransactionState", "require_committable"]
@@ -97,6 +98,10 @@ class TransactionManager(ABC):
     def defer(self, transaction_id: str) -> None:
         """Hold the commit back from now on. MUST refuse after a write, with FailedPrecondition."""
         raise Unsupported("this catalog's transactions commit each statement: they cannot be deferred")
+
+    def figures(self) -> Iterable[Figure]:
+        """Numbers about its transactions."""
+        return ()
 
     def open_transactions(self) -> Sequence[OpenTransaction]:
         return ()

@@ -1,4 +1,4 @@
-"""What every user of DuckDB is told before anything else."""
+"""Hints that every user of DuckDB gets before anything else."""
 
 from __future__ import annotations
 

@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sparkport import __version__
+from sparkport.cli.arguments import add_common
+from sparkport.cli.rules_commands import add_rules_commands
+from sparkport.cli.warehouse_commands import add_warehouse_commands
 from sparkport.config import BOOLEAN, SETTINGS, Settings, load
 from sparkport.errors import FailedPrecondition, InvalidArgument, SparkportError
 
@@ -57,7 +60,19 @@ def _serve(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 def _remote(name: str) -> Callable[[argparse.Namespace, Mapping[str, str]], int]:
     def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
-        from sparkport.cli import demo, maintain, remote, schema, table, transactions
+        from sparkport.cli import (
+            changes,
+            demo,
+            journal,
+            maintain,
+            remote,
+            schema,
+            status,
+            table,
+            transactions,
+            transfer,
+            view,
+        )
 
         settings = load({}, environ, file=options.config)
         target = remote.Remote(
@@ -68,14 +83,27 @@ def _remote(name: str) -> Callable[[argparse.Namespace, Mapping[str, str]], int]
         )
         out = sys.stdout
         commands: dict[str, Callable[[], int]] = {
-            "status": lambda: remote.status(target, out),
+            "status": lambda: status.status(target, out),
             "list": lambda: remote.list_tables(target, out),
             "actions": lambda: remote.list_actions(target, out),
             "transactions": lambda: transactions.list_transactions(target, out),
+            "changes": lambda: changes.print_changes(
+                target, options.table, options.first, last=options.last, follow=options.follow, out=out
+            ),
             "maintain": lambda: maintain.maintain(target, options.table, steps=options.steps, out=out),
+            "flush": lambda: journal.flush(target, out=out),
+            "set": lambda: table.change(target, options.table, setting=options.setting, out=out),
             "upgrade": lambda: table.upgrade(target, options.table, out=out),
             "rename": lambda: schema.rename(target, options.schema, options.new_name, out=out),
+            "create": lambda: view.create(target, options.view, query=options.query, out=out),
+            "drop": lambda: view.drop(target, options.view, out=out),
             "demo": lambda: demo.demo(target, items=options.items, replace=options.replace, out=out),
+            "import": lambda: transfer.import_files(
+                target, options.files, options.table, form=options.format, create=options.create, out=out
+            ),
+            "export": lambda: transfer.export_table(
+                target, options.table, options.target, form=options.format, overwrite=options.overwrite, out=out
+            ),
         }
         return commands[name]()
 
@@ -110,8 +138,25 @@ def _parser() -> argparse.ArgumentParser:
             "location", nargs="?", metavar="LOCATION", help="such as grpc://127.0.0.1:50051; else as the settings say"
         )
     _add_schema(commands)
+    _add_transfer(commands)
     _add_lakehouse(commands)
+    add_warehouse_commands(commands)
+    add_rules_commands(commands)
+    _add_jars(commands)
     return parser
+
+
+def _add_jars(commands: Any) -> None:
+    command = commands.add_parser("jars", help="fetch the jars that Spark needs, for machines without a network")
+    command.set_defaults(run=_jars)
+    command.add_argument("folder", type=Path, metavar="DIR", help="where to put them; serve with --jars DIR")
+    add_common(command)
+
+
+def _jars(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from sparkport.cli.jars import jars
+
+    return jars(options.folder, out=sys.stdout)
 
 
 def _add_schema(commands: Any) -> None:
@@ -124,6 +169,33 @@ def _add_schema(commands: Any) -> None:
     rename.add_argument("schema", metavar="OLD", help="such as main, or lake.main on a server of several catalogs")
     rename.add_argument("new_name", metavar="NEW", help="a schema of this name that is empty makes way")
     rename.add_argument("--location", metavar="LOCATION", help="of the server; else as the settings say")
+
+
+def _add_transfer(commands: Any) -> None:
+    """Files are read and written here, not by the server."""
+    insert = _add_remote(commands, "import", "insert the rows of files into a table, in one commit", timeout=86_400)
+    insert.add_argument(
+        "files", nargs="+", metavar="FILE", help="Parquet, CSV or JSON, of one kind; or folders of them"
+    )
+    insert.add_argument(
+        "table", metavar="TABLE", help="such as public.events; made of Parquet's types if it is missing"
+    )
+    insert.add_argument("--create", action="store_true", help="make a missing table of the types found in CSV or JSON")
+    export = _add_remote(commands, "export", "write the rows of a table to files", timeout=86_400)
+    export.add_argument("table", metavar="TABLE", help="such as public.events")
+    export.add_argument(
+        "target", metavar="FILE|DIR", help="by its suffix Parquet, CSV or JSON; a folder gets several files"
+    )
+    export.add_argument("--overwrite", action="store_true", help="replace a file that is there")
+    changes = _add_remote(commands, "changes", "print the changes of a table's rows as lines of JSON", timeout=86_400)
+    changes.add_argument("table", metavar="TABLE", help="such as public.events")
+    changes.add_argument("first", metavar="FROM", help="the version after which to begin: a number, a tag or a time")
+    changes.add_argument("last", nargs="?", metavar="TO", help="the last version; else the newest")
+    changes.add_argument("--follow", action="store_true", help="go on as commits come, until it is interrupted")
+    for command in (insert, export):
+        command.add_argument("--format", choices=("parquet", "csv", "json"), help="whatever the suffix")
+    for command in (insert, export, changes):
+        command.add_argument("--location", metavar="LOCATION", help="of the server; else as the settings say")
 
 
 def _add_lakehouse(commands: Any) -> None:
@@ -139,17 +211,29 @@ def _add_lakehouse(commands: Any) -> None:
         help="only this one of: compact, manifests, expire, orphans, metadata; may be repeated",
     )
     table = commands.add_parser("table", help="change how a table is stored")
+    of_table = table.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    change = _add_remote(of_table, "set", "journal its changes, or do so no more", timeout=3600)
+    change.add_argument("table", metavar="NAME", help="such as public.events")
+    change.add_argument("setting", metavar="journal=on|off", help="off publishes first what the journal holds")
     upgrade = _add_remote(
-        table.add_subparsers(title="commands", metavar="COMMAND", required=True),
+        of_table,
         "upgrade",
         "bring a table of format v1 or v2 to v3, which UPDATE and DELETE need",
         timeout=3600,
     )
     upgrade.add_argument("table", metavar="NAME", help="such as public.events")
+    view = commands.add_parser("view", help="make or drop a view of a query that Spark runs")
+    of_view = view.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    create = _add_remote(of_view, "create", "make a view", timeout=600)
+    create.add_argument("view", metavar="NAME", help="such as public.totals")
+    create.add_argument("query", metavar="QUERY", help="in Spark's SQL, such as 'SELECT … FROM public.orders'")
+    drop = _add_remote(of_view, "drop", "drop a view")
+    drop.add_argument("view", metavar="NAME", help="such as public.totals")
+    flush = _add_remote(commands, "flush", "publish now what the journal holds, and wait for it", timeout=3600)
     demo = _add_remote(commands, "demo", "make tables to try, and say what to try", timeout=3600)
     demo.add_argument("--items", type=int, metavar="NUMBER", help="rows of the largest table (default: 1000000)")
     demo.add_argument("--replace", action="store_true", help="make tables anew that are there already")
-    for command in (maintain, upgrade, demo):
+    for command in (maintain, change, upgrade, create, drop, flush, demo):
         command.add_argument("--location", metavar="LOCATION", help="of the server; else as the settings say")
 
 
@@ -163,7 +247,7 @@ def _add_serve(commands: Any) -> None:
         help="a catalog of yours, a list of them, or a function that returns either; a path to a .py file works too. "
         "Without it: the built-in catalog",
     )
-    _add_common(serve)
+    add_common(serve)
     for setting in SETTINGS:
         if setting.flag is None:
             continue
@@ -185,13 +269,5 @@ def _add_remote(commands: Any, name: str, text: str, *, timeout: float = 10.0) -
     command.set_defaults(run=_remote(name))
     command.add_argument("--ca", type=Path, metavar="FILE", help="CA of the server's certificate, PEM")
     command.add_argument("--timeout", type=float, default=timeout, metavar="SECONDS", help="default: %(default)g")
-    _add_common(command)
+    add_common(command)
     return command
-
-
-def _add_common(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--config", type=Path, metavar="FILE", help="settings file, TOML")
-    # Both `sparkport --debug serve` and `sparkport serve --debug` work.
-    command.add_argument(
-        "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TextIO
 
+from sparkport.cli.progress import Progress
 from sparkport.cli.remote import Remote, connected
 from sparkport.client.names import parse_name
 
@@ -23,9 +24,10 @@ _LINES = {
 
 def maintain(remote: Remote, table: str, *, steps: Sequence[str], out: TextIO) -> int:
     name = parse_name(table)
-    with connected(remote) as session:
-        body = {"schema_name": name.schema, "table_name": name.name, "what": list(steps)}
-        report = list(session.act("maintain", **body))[-1]
+    with connected(remote) as session, Progress("maintenance") as progress:
+        progress.tell(f"of {name}")
+        place = {"catalog_name": name.catalog, "schema_name": name.schema, "table_name": name.name}
+        report = list(session.act("maintain", **place, what=list(steps)))[-1]
     done = [text.format(report[key]) for key, text in _LINES.items() if report.get(key)]
     print(f"{report['table']}: {'; '.join(done) or 'there was nothing to do'}", file=out)
     for step, reason in sorted(report.get("skipped", {}).items()):

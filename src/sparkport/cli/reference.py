@@ -34,7 +34,7 @@ jwt_algorithms = ["RS256", "ES256"]
 
 Sizes are bytes, or take `KB`, `MB`, `GB` (thousands) and `KiB`, `MiB`, `GiB` (1024s). Lists are arrays in the file, and
 parts with commas between them elsewhere. Flags for true or false are `--insecure` and `--no-insecure`. Secrets have no
-flag, because others can see the command line of a process. What they are for is in [security.md](security.md).
+flag, because others can see the command line of a process. [security.md](security.md) says what they are for.
 
 In Kubernetes, a service named `sparkport` puts variables such as `SPARKPORT_SERVICE_HOST` and `SPARKPORT_PORT=tcp://...`
 into every pod near it; these are ignored.

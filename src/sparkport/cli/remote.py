@@ -13,9 +13,9 @@ import msgpack
 import pyarrow as pa
 from pyarrow import flight
 
-from sparkport import __version__
 from sparkport.auth import Secret
 from sparkport.auth.files import read_file
+from sparkport.client.errors import is_unreachable
 from sparkport.errors import (
     DeadlineExceeded,
     InternalError,
@@ -27,7 +27,7 @@ from sparkport.errors import (
     Unsupported,
 )
 
-__all__ = ["Remote", "RemoteSession", "connected", "list_actions", "list_tables", "status"]
+__all__ = ["Item", "Remote", "RemoteSession", "connected", "list_actions", "list_tables"]
 
 # The first that fits.
 _ERRORS: tuple[tuple[type[Exception], type[SparkportError]], ...] = (
@@ -49,7 +49,7 @@ class Remote:
 
 
 @dataclass(frozen=True, slots=True)
-class _Item:
+class Item:
     """A table or a function in a server's listing."""
 
     catalog: str
@@ -65,10 +65,10 @@ class RemoteSession:
         self._options = flight.FlightCallOptions(timeout=remote.timeout, headers=headers)
         self._client = client
 
-    def items(self) -> Iterator[_Item]:
+    def items(self) -> Iterator[Item]:
         for info in self._client.list_flights(b"", self._options):
             about = msgpack.unpackb(info.app_metadata, unicode_errors="surrogateescape")
-            yield _Item(about["catalog"], about["schema"], about["name"], about["type"], info.schema)
+            yield Item(about["catalog"], about["schema"], about["name"], about["type"], info.schema)
 
     def actions(self) -> list[tuple[str, str]]:
         return [(action.type, action.description) for action in self._client.list_actions(self._options)]
@@ -103,10 +103,12 @@ def connected(remote: Remote) -> Iterator[RemoteSession]:
         try:
             yield RemoteSession(remote, client)
         except flight.FlightUnavailableError as exc:
-            raise Unavailable(f"no server can be reached at {remote.location}") from exc
+            reached = f"{remote.location}: {_sentence(exc)}"
+            unreached = f"no server can be reached at {remote.location}"
+            raise Unavailable(unreached if is_unreachable(str(exc)) else reached) from exc
         except (pa.ArrowException, OSError) as exc:
-            kind = next((ours for theirs, ours in _ERRORS if isinstance(exc, theirs)), InternalError)
-            raise kind(f"{remote.location}: {_sentence(exc)}") from exc
+            error_class = next((ours for theirs, ours in _ERRORS if isinstance(exc, theirs)), InternalError)
+            raise error_class(f"{remote.location}: {_sentence(exc)}") from exc
         except (KeyError, IndexError, TypeError, ValueError) as exc:
             raise InternalError(f"{remote.location} answers like no sparkport server") from exc
 
@@ -114,24 +116,6 @@ def connected(remote: Remote) -> Iterator[RemoteSession]:
 def _sentence(exc: Exception) -> str:
     """Arrow puts what gRPC knows of the connection behind the server's own words."""
     return str(exc).partition(". gRPC client debug context:")[0].partition(". Client context:")[0]
-
-
-def status(remote: Remote, out: TextIO) -> int:
-    """Whether the server serves, and its catalogs with the versions of their listings."""
-    with connected(remote) as session:
-        actions = session.actions()
-        counts: dict[str, dict[str, int]] = {}
-        for item in session.items():
-            kinds = counts.setdefault(item.catalog, {"tables": 0, "functions": 0})
-            kinds["tables" if item.kind == "table" else "functions"] += 1
-        versions = {catalog: session.version(catalog) for catalog in counts}
-    print(f"{remote.location} is serving ({len(actions)} actions; this is sparkport {__version__})", file=out)
-    for catalog, kinds in sorted(counts.items()):
-        print(
-            f"catalog {catalog}: version {versions[catalog]}, {kinds['tables']} tables, {kinds['functions']} functions",
-            file=out,
-        )
-    return 0
 
 
 def list_tables(remote: Remote, out: TextIO) -> int:

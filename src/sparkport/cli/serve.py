@@ -15,19 +15,23 @@ from sparkport import __version__
 from sparkport.app import (
     CustomAction,
     FileMode,
+    HttpSettings,
+    JournalSettings,
     Lakehouse,
-    LakehouseSettings,
     Limits,
     MaintenanceSettings,
+    ObserveSettings,
     Server,
     SparkState,
     TlsSettings,
     TransactionSettings,
     lakehouse_actions,
+    shown_settings,
 )
 from sparkport.catalog import Catalog
 from sparkport.catalog.isolated import limit_seconds
 from sparkport.cli.hints import SET_OPTIMIZER
+from sparkport.cli.lakehouse_settings import lakehouse_settings
 from sparkport.cli.logs import set_up_logging
 from sparkport.cli.targets import load_catalogs
 from sparkport.config import Settings
@@ -75,7 +79,18 @@ def make_server(settings: Settings, catalogs: list[Catalog], actions: Sequence[C
         limits=Limits(**{field.name: getattr(settings, field.name) for field in fields(Limits)}),
         insecure=settings.insecure,
         actions=actions,
+        http=_http(settings),
+        observe=ObserveSettings(slow_seconds=settings.slow_seconds, audit=settings.audit),
+        shown=shown_settings(settings),
     )
+
+
+def _http(settings: Settings) -> HttpSettings | None:
+    if settings.http_port == 0:
+        return None
+    if settings.http_port is None:
+        return HttpSettings(host=settings.http_host, require=False)
+    return HttpSettings(host=settings.http_host, port=settings.http_port)
 
 
 def _built_in(settings: Settings, ending: contextlib.ExitStack, actions: list[CustomAction]) -> Catalog:
@@ -92,25 +107,12 @@ def _built_in(settings: Settings, ending: contextlib.ExitStack, actions: list[Cu
     if settings.engine == "memory":
         return MemoryCatalog(settings.catalog, default_schema=settings.schema, settings=transactions)
     lakehouse = Lakehouse(
-        LakehouseSettings(
-            warehouse=settings.warehouse,
-            catalog_uri=settings.catalog_uri,
-            ledger_uri=settings.ledger_uri,
-            catalog_name=settings.catalog,
-            spark=settings.spark,
-            jars=settings.jars,
-            driver_memory=settings.driver_memory,
-            silence_seconds=settings.silence_seconds,
-            statement_seconds=settings.statement_seconds,
-            staging=settings.staging,
-            file_mode=FileMode(settings.file_mode),
-            direct_reads=settings.direct_reads,
-            properties={key: value.reveal() for key, value in (settings.properties or {}).items()},
-        ),
+        lakehouse_settings(settings),
         default_schema=settings.schema,
         transactions=transactions,
         on_state=_tell_state,
         maintenance=_maintenance(settings) if settings.maintenance else None,
+        journal=_journal(settings),
     )
     actions += lakehouse_actions(lakehouse)
     return ending.enter_context(lakehouse).catalog
@@ -126,6 +128,16 @@ def _maintenance(settings: Settings) -> MaintenanceSettings:
     )
 
 
+def _journal(settings: Settings) -> JournalSettings:
+    return JournalSettings(
+        new_tables=settings.journal,
+        rows=settings.journal_rows,
+        bytes=settings.journal_bytes,
+        seconds=settings.journal_seconds,
+        limit=settings.journal_limit,
+    )
+
+
 def _tell_state(state: SparkState) -> None:
     logger.info("Spark: %s", state.value)
 
@@ -138,6 +150,8 @@ def _announce(server: Server, settings: Settings, catalogs: list[Catalog]) -> No
         name = catalog.name.replace("'", "''")
         lines.append(f"ATTACH '{name}' (TYPE airport, LOCATION '{server.location}');")
     lines.append(SET_OPTIMIZER)
+    if server.http_location is not None:
+        lines.append(f"console: {server.http_location}/")
     # Flushed, because whoever starts the server through a pipe waits for the first line.
     print("\n".join(lines), flush=True)
 

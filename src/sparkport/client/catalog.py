@@ -11,10 +11,11 @@ import pyarrow as pa
 import zstandard
 
 from sparkport.catalog.functions import ANY, Parameter
-from sparkport.catalog.table import data_schema, find_row_id_column
+from sparkport.catalog.row_ids import data_schema, find_row_id_column
+from sparkport.catalog.table import Key
 from sparkport.client.names import Name
 from sparkport.errors import InvalidArgument
-from sparkport.protocol.contents import CHECKS_MARK, plain_schema
+from sparkport.protocol.contents import CHECKS_MARK, KEYS_MARK, plain_schema
 from sparkport.protocol.flight import FlightInfo
 from sparkport.protocol.maps import MapReader, unpack
 from sparkport.protocol.targets import Kind, decode_schema
@@ -65,6 +66,7 @@ class TableInfo:
     wire_schema: pa.Schema = field(repr=False)
     """All columns as they are numbered on the wire, the row id included."""
     checks: tuple[str, ...] = ()
+    keys: tuple[Key, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -136,6 +138,7 @@ def table_info(info: FlightInfo) -> TableInfo:
         total_records=None if info.total_records < 0 else info.total_records,
         wire_schema=info.schema,
         checks=_checks(info.schema),
+        keys=_keys(info.schema),
         tags=about.text_map("tags"),
     )
 
@@ -199,6 +202,14 @@ def _parameter(declared: pa.Field) -> Parameter:
 def _checks(schema: pa.Schema) -> tuple[str, ...]:
     data = (schema.metadata or {}).get(CHECKS_MARK)
     return () if data is None else MapReader.from_msgpack(data, what="check constraints").texts("constraints")
+
+
+def _keys(schema: pa.Schema) -> tuple[Key, ...]:
+    data = (schema.metadata or {}).get(KEYS_MARK)
+    if data is None:
+        return ()
+    readers = [MapReader(_map(item), what="key") for item in MapReader.from_msgpack(data, what="keys").items("keys")]
+    return tuple(Key(reader.texts("columns"), reader.flag("primary", default=False)) for reader in readers)
 
 
 def _array(value: Any) -> list[Any]:

@@ -10,8 +10,11 @@ from typing import TypeVar
 from sparkport.auth.secret import Secret
 from sparkport.client.connection import Connection, open_channel
 from sparkport.client.ddl import Definitions
+from sparkport.client.journal import FlushResult, flush_journal, set_journal
 from sparkport.client.locations import Pem, channel_credentials, parse_location
+from sparkport.client.names import NameLike
 from sparkport.client.transaction import Transaction, begin, run
+from sparkport.protocol.targets import Kind
 
 __all__ = ["Client", "connect"]
 
@@ -48,6 +51,17 @@ class Client(Definitions):
         """
         return run(self._connection, function, attempts=attempts, isolation=isolation)
 
+    def set_journal(self, name: NameLike, on: bool) -> None:
+        """Have small changes of a lakehouse's table committed at once and published soon after, or no more.
+
+        Switching it off publishes first what waits. Not part of transactions.
+        """
+        set_journal(self._connection, self._target(name, Kind.TABLE), on)
+
+    def flush_journal(self) -> FlushResult:
+        """Publish what the journal holds for all tables of the lakehouse, and return when that is done."""
+        return flush_journal(self._connection)
+
     def close(self) -> None:
         """End the connection and all that still runs on it. Safe to repeat."""
         self._connection.close()
@@ -56,7 +70,7 @@ class Client(Definitions):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
 

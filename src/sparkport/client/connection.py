@@ -189,10 +189,10 @@ class Connection:
             **headers,
         }
         # Names that a header cannot hold are in the message's body too; gRPC would refuse the whole call.
-        found = [(key, value) for key, value in everything.items() if value and _is_header(value)]
+        metadata = [(key, value) for key, value in everything.items() if value and _is_header(value)]
         if self._token is not None:
-            found.append(("authorization", f"Bearer {self._token.reveal()}"))
-        return found
+            metadata.append(("authorization", f"Bearer {self._token.reveal()}"))
+        return metadata
 
 
 def _path(method: str) -> str:

@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from sparkport.catalog.defaults import DEFAULT_MARK
+from sparkport.catalog.names import split_name
 from sparkport.client.catalog import TableInfo, table_info
 from sparkport.client.errors import translated
-from sparkport.client.names import NameLike, parse_name, split_name
+from sparkport.client.names import NameLike, parse_name
 from sparkport.client.session import Session
 from sparkport.errors import InternalError, InvalidArgument
+from sparkport.filters.sql import quote_identifier
 from sparkport.protocol.flight import FlightInfo
 from sparkport.protocol.maps import pack
 from sparkport.protocol.targets import Kind
@@ -68,14 +70,19 @@ class Definitions(Session):
         *,
         on_conflict: str = "error",
         checks: Sequence[str] = (),
+        primary_key: Sequence[str] = (),
+        unique: Sequence[Sequence[str]] = (),
         comment: str | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> TableInfo:
         """A table with these columns. A field that is not nullable is NOT NULL; its metadata may hold a ``default``.
 
         ``on_conflict`` is ``error``, ``ignore`` (the table that is there is the answer) or ``replace``. ``checks`` are
-        SQL conditions that every row keeps.
+        SQL conditions that every row keeps. No two rows share the values of ``primary_key``, which are never NULL, nor
+        those of any list of columns in ``unique``.
         """
+        if isinstance(primary_key, str) or isinstance(unique, str) or any(isinstance(key, str) for key in unique):
+            raise InvalidArgument("a key must be a list of columns, not one text")
         if isinstance(checks, str):
             raise InvalidArgument("checks must be a list of conditions, not one text")
         target = self._target(name, Kind.TABLE)
@@ -90,8 +97,8 @@ class Definitions(Session):
             "check_constraints": list(checks),
             "primary_key_columns": [],
             "unique_columns": [],
-            "multi_key_primary_keys": [],
-            "extra_constraints": [],
+            "multi_key_primary_keys": list(primary_key),
+            "extra_constraints": [f"UNIQUE({', '.join(map(quote_identifier, key))})" for key in unique],
             "comment": comment,
             "tags": dict(tags or {}),
         }

@@ -31,11 +31,11 @@ from sparkport.errors import (
 )
 from sparkport.protocol.maps import MapReader
 
-__all__ = ["ERRORS", "OutcomeUnknown", "Unreachable", "from_status", "translated"]
+__all__ = ["ERRORS", "OutcomeUnknown", "Unreachable", "from_status", "is_unreachable", "translated"]
 
 
 class OutcomeUnknown(SparkportError):
-    """The server has been told to do it, and nobody could be asked whether it did. To do it again MAY do it twice."""
+    """The server got the request, and nobody could say whether it did it. Doing it again MAY do it twice."""
 
     code = Code.UNAVAILABLE
 
@@ -45,8 +45,8 @@ class Unreachable(Unavailable):
 
 
 ERRORS: dict[Code, type[SparkportError]] = {
-    kind.code: kind
-    for kind in (
+    error_class.code: error_class
+    for error_class in (
         AlreadyExists,
         Cancelled,
         Conflict,
@@ -78,11 +78,16 @@ def from_status(exc: grpc.RpcError, location: str) -> SparkportError:
         code = Code[exc.code().name]
     except KeyError:  # UNKNOWN, OUT_OF_RANGE, DATA_LOSS: nothing of ours says so
         return InternalError(details or f"the call to {location} failed with {exc.code().name}")
-    if code is Code.UNAVAILABLE and any(words in details for words in _UNREACHABLE):
+    if code is Code.UNAVAILABLE and is_unreachable(details):
         return Unreachable(f"cannot reach a server at {location}: {details}")
     if code is Code.INVALID_ARGUMENT and _duckdb_exception(exc) == ConstraintViolation.duckdb_exception:
         return ConstraintViolation(details)
     return ERRORS[code](details or f"the call to {location} failed with {code.name}")
+
+
+def is_unreachable(details: str) -> bool:
+    """Whether a call that is UNAVAILABLE never came to a server: gRPC's own words say so."""
+    return any(words in details for words in _UNREACHABLE)
 
 
 def _duckdb_exception(exc: grpc.Call) -> str | None:

@@ -6,14 +6,14 @@ import re
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from sparkport.catalog.names import split_name
 from sparkport.errors import InvalidArgument
 from sparkport.protocol.targets import Kind, Target
 
-__all__ = ["Name", "NameLike", "parse_name", "quote", "split_name"]
+__all__ = ["Name", "NameLike", "parse_name", "quote"]
 
 NameLike: TypeAlias = "str | tuple[str, ...] | Name"
 
-_PART = re.compile(r'"((?:[^"]|"")*)"|([^".]+)')
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -49,21 +49,3 @@ def parse_name(name: NameLike) -> Name:
         raise InvalidArgument(f"name {name!r} has an empty part")
     catalog, schema, last = [""] * (3 - len(parts)) + parts
     return Name(catalog, schema, last)
-
-
-def split_name(text: str) -> list[str]:
-    """The parts of a name: dots separate unless they stand in double quotes."""
-    parts: list[str] = []
-    at = 0
-    while True:
-        found = _PART.match(text, at)
-        if found is None:
-            raise InvalidArgument(f"name {text!r} has an empty part or a quote that is not closed")
-        quoted, plain = found.groups()
-        parts.append(plain if quoted is None else quoted.replace('""', '"'))
-        at = found.end()
-        if at == len(text):
-            return parts
-        if text[at] != ".":
-            raise InvalidArgument(f"name {text!r}: after a quoted part only a dot can follow")
-        at += 1

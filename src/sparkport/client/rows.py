@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from sparkport.catalog.table import ROW_ID, data_schema, find_row_id_column, row_id_field
+from sparkport.catalog.row_ids import ROW_ID, data_schema, find_row_id_column, row_id_field
 from sparkport.errors import InvalidArgument
 
 __all__ = ["BatchRows", "Input", "RowIds", "Rows", "as_input", "as_row_id_input", "table_batches", "with_row_ids"]
@@ -138,7 +138,7 @@ def _from_dicts(rows: Sequence[Mapping[str, Any]], columns: pa.Schema) -> pa.Tab
             arrays.append(pa.array([row.get(name) for row in rows], column.type))
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as exc:
             raise InvalidArgument(f"column '{name}' cannot be {column.type}: {exc}") from exc
-        # Nullable, so that it is the server that tells of a null where none may be.
+        # Nullable, so that the server reports a null where none may be.
         fields.append(pa.field(name, column.type, metadata=column.metadata))
     return pa.table(arrays, schema=pa.schema(fields))
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from sparkport.catalog.row_ids import find_row_id_column
 from sparkport.catalog.scan import AsOf, AsOfUnit
-from sparkport.catalog.table import find_row_id_column
 from sparkport.client.connection import Connection
 from sparkport.client.errors import translated
 from sparkport.client.parallel import BatchSource, Parallel
@@ -114,11 +114,11 @@ def select(
 
 
 def _find(schema: pa.Schema, name: str, what: str) -> int:
-    found = [index for index, field in enumerate(schema) if field.name == name]
-    found = found or [index for index, field in enumerate(schema) if field.name.lower() == name.lower()]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    matches = [index for index, field in enumerate(schema) if field.name == name]
+    matches = matches or [index for index, field in enumerate(schema) if field.name.lower() == name.lower()]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
         raise InvalidArgument(f"column '{name}' of {what} is ambiguous")
     raise InvalidArgument(f"{what} has no column '{name}'; it has: {', '.join(schema.names)}")
 

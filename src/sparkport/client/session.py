@@ -11,9 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from sparkport.catalog.row_ids import find_row_id_column
 from sparkport.catalog.scan import AsOf
 from sparkport.catalog.statement import Change
-from sparkport.catalog.table import find_row_id_column
 from sparkport.client.catalog import (
     CatalogVersion,
     FunctionInfo,
@@ -25,12 +25,13 @@ from sparkport.client.catalog import (
 )
 from sparkport.client.connection import Connection
 from sparkport.client.errors import translated
+from sparkport.client.follow import Follower
 from sparkport.client.functions import call_in_out, call_scalar, call_table
-from sparkport.client.names import NameLike, parse_name
+from sparkport.client.names import NameLike, parse_name, quote
 from sparkport.client.results import ScanResult
 from sparkport.client.rows import BatchRows, Input, RowIds, Rows, as_input, as_row_id_input, with_row_ids
 from sparkport.client.scan import as_of, open_scan, select
-from sparkport.client.writes import Returning, Statement, WriteResult
+from sparkport.client.writes import KeyedResult, KeyedStatement, Returning, Statement, WriteResult
 from sparkport.errors import InvalidArgument, SchemaNotFound
 from sparkport.filters.expressions import Expression
 from sparkport.filters.predicates import Predicate
@@ -135,6 +136,28 @@ class Session:
         """The rows with these ids. Those that are not there are skipped; with ``returning`` they are a Conflict."""
         return self._change(name, Change.DELETE, lambda: as_row_id_input(row_ids), returning)
 
+    def upsert(
+        self, name: NameLike, rows: Rows, *, key: Sequence[str] | None = None, returning: bool = False
+    ) -> KeyedResult:
+        """Update the rows whose key is there, insert the others; in one statement, by the primary key or by ``key``.
+
+        ``rows`` may have some of the columns only, those of the key among them. Others are kept, and of new rows are
+        their default or NULL.
+        """
+        return self._change_by_key(name, "upsert", rows, key, returning)
+
+    def insert_missing(
+        self, name: NameLike, rows: Rows, *, key: Sequence[str] | None = None, returning: bool = False
+    ) -> KeyedResult:
+        """Insert the rows whose key is not there."""
+        return self._change_by_key(name, "insert_missing", rows, key, returning)
+
+    def delete_matching(
+        self, name: NameLike, rows: Rows, *, key: Sequence[str] | None = None, returning: bool = False
+    ) -> KeyedResult:
+        """Delete the rows of the table whose key is one of those in ``rows``."""
+        return self._change_by_key(name, "delete_matching", rows, key, returning)
+
     # Functions
 
     def call(self, name: NameLike, *args: Any, rows: int | None = None) -> pa.ChunkedArray:
@@ -153,6 +176,47 @@ class Session:
         """A function from rows to rows. Its input is taken batch by batch, as the result is read."""
         return call_in_out(self._connection, self._target(name, Kind.TABLE_FUNCTION), args, named, rows)
 
+    # History
+
+    def snapshots(self, name: NameLike) -> pa.Table:
+        """The versions of a table that can be read: when, by whom, and how many rows each has changed."""
+        return self._history("snapshots", name).read_all()
+
+    def changes(
+        self, name: NameLike, first: int | str | dt.datetime, last: int | str | dt.datetime | None = None
+    ) -> ScanResult:
+        """Each change of a row in each version after ``first``, up to and with ``last``, or until now."""
+        return self._history("changes", name, first, last)
+
+    def follow(
+        self,
+        name: NameLike,
+        from_version: int | None = None,
+        *,
+        table_id: str | None = None,
+        poll_seconds: float = 1.0,
+    ) -> Follower:
+        """The changes of each version after ``from_version``, or after the one of now, as they are committed.
+
+        Each version comes exactly once. A server that is away is waited for. ``table_id``, which each item has, makes
+        sure that it is the same table still.
+        """
+
+        def head() -> tuple[str, int | None]:
+            (row,) = self._history("head", name).read_all().to_pylist()
+            return row["table_id"], row["version"]
+
+        def changes(first: int, last: int, of: str) -> ScanResult:
+            return self._history("changes", name, first, last, table_id=of)
+
+        return Follower(head, changes, from_version=from_version, table_id=table_id, poll_seconds=poll_seconds)
+
+    def _history(self, function: str, name: NameLike, *args: Any, **named: Any) -> ScanResult:
+        target = self._target(name, Kind.TABLE)
+        table = ".".join(quote(part) for part in (target.schema, target.name) if part)
+        place = Target(target.catalog, "history", Kind.TABLE_FUNCTION, function)
+        return call_table(self._connection, place, (table, *args), named)
+
     # Actions
 
     def actions(self) -> list[ActionType]:
@@ -168,10 +232,26 @@ class Session:
         statement = Statement(
             connection=self._connection,
             target=self._target(name, Kind.TABLE),
-            change=change,
+            operation=change.value,
             rows=rows(),
             returning=returning,
             in_transaction=self._in_transaction,
+        )
+        return statement.run()
+
+    def _change_by_key(
+        self, name: NameLike, operation: str, rows: Rows, key: Sequence[str] | None, returning: bool
+    ) -> KeyedResult:
+        if isinstance(key, str):
+            raise InvalidArgument("key must be a list of names, not one text")
+        statement = KeyedStatement(
+            connection=self._connection,
+            target=self._target(name, Kind.TABLE),
+            operation=operation,
+            rows=as_input(rows, lambda: self.describe(name).schema),
+            returning=returning,
+            in_transaction=self._in_transaction,
+            key=key,
         )
         return statement.run()
 

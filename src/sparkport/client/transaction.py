@@ -1,11 +1,11 @@
-"""Several reads and row changes as one: they see one state, and what they change is seen by others at one instant."""
+"""Several reads and row changes as one: they see one state, and others see what they change at one instant."""
 
 from __future__ import annotations
 
 import json
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TypeVar
 
@@ -15,9 +15,9 @@ from sparkport.client.backoff import pause
 from sparkport.client.connection import Connection
 from sparkport.client.errors import OutcomeUnknown, Unreachable, translated
 from sparkport.client.names import NameLike
-from sparkport.client.rows import Input
+from sparkport.client.rows import Input, Rows
 from sparkport.client.session import Session
-from sparkport.client.writes import Returning, WriteResult
+from sparkport.client.writes import KeyedResult, Returning, WriteResult
 from sparkport.errors import (
     Cancelled,
     Conflict,
@@ -94,7 +94,7 @@ class Transaction(Session):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._ended is not None:
             return
@@ -115,6 +115,16 @@ class Transaction(Session):
             self._failure = exc
             raise
 
+    def _change_by_key(
+        self, name: NameLike, operation: str, rows: Rows, key: Sequence[str] | None, returning: bool
+    ) -> KeyedResult:
+        self._require_open()
+        try:
+            return super()._change_by_key(name, operation, rows, key, returning)
+        except BaseException as exc:
+            self._failure = exc
+            raise
+
     def _require_open(self) -> None:
         if self._ended is not None:
             raise FailedPrecondition(f"transaction '{self._id}' is not active (state: {self._ended.value})")
@@ -127,7 +137,7 @@ class Transaction(Session):
             logger.warning("transaction %s could not be rolled back, it will expire: %s", self._id, exc.message)
 
     def _commit(self) -> None:
-        """To commit again what is committed does nothing, so the question and the repetition are one."""
+        """Committing again what is committed does nothing, so repeating the commit is the question."""
         lost: SparkportError | None = None
         for attempt in range(1, _COMMITS + 1):
             try:

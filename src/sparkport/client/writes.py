@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Generic, NoReturn, TypeVar
 
 import pyarrow as pa
 
-from sparkport.catalog.statement import Change
 from sparkport.client.backoff import pause
 from sparkport.client.connection import Connection
 from sparkport.client.errors import OutcomeUnknown, Unreachable, translated
@@ -22,12 +22,14 @@ from sparkport.client.exchange import Exchange
 from sparkport.client.rows import Input
 from sparkport.client.scan import select
 from sparkport.errors import Cancelled, DeadlineExceeded, InternalError, SparkportError, Unavailable
-from sparkport.protocol.maps import MapReader
+from sparkport.protocol.maps import MapReader, pack
 from sparkport.protocol.targets import Target
 
-__all__ = ["Returning", "Statement", "WriteResult"]
+__all__ = ["KeyedResult", "KeyedStatement", "Returning", "Statement", "WriteResult"]
 
 logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
 
 Returning = bool | Sequence[str]
 """Whether rows are wanted back, or which of their columns."""
@@ -44,21 +46,37 @@ class WriteResult:
     rows: pa.Table | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class KeyedResult:
+    """``count`` is of rows of the table that were changed, ``untouched`` of rows of the input that changed none.
+
+    Of a statement whose answer was lost, and that another server has done, only ``count`` may be known. ``rows`` are
+    those of the input, with ``returning``, and what became of each as ``merge_action``.
+    """
+
+    count: int
+    inserted: int | None
+    updated: int | None
+    deleted: int | None
+    untouched: int | None
+    rows: pa.Table | None = None
+
+
 @dataclass(slots=True, kw_only=True)
-class Statement:
+class _Statement(ABC, Generic[R]):
     """One row change on its way, tried a second time where that is safe. Inside a transaction nothing is decided
     before its commit, so a lost answer is simply a failure there."""
 
     connection: Connection
     target: Target
-    change: Change
+    operation: str
     rows: Input
     returning: Returning
     in_transaction: bool
     sent: bool = False
     """The end of the input has been sent at least once: the server may have done it."""
 
-    def run(self) -> WriteResult:
+    def run(self) -> R:
         connection = self.connection.with_headers({"x-statement-id": str(uuid.uuid4())})
         try:
             return self._attempt(connection)
@@ -68,7 +86,7 @@ class Statement:
             logger.debug("%s is sent again: %s", self._what, exc.message)
         return self._again(connection)
 
-    def _again(self, connection: Connection) -> WriteResult:
+    def _again(self, connection: Connection) -> R:
         """The same statement once more, until there is an answer or no hope of one.
 
         The server says that it is unavailable while the first one still runs.
@@ -84,13 +102,44 @@ class Statement:
                     self._fail(exc)
             look += 1
 
+    @abstractmethod
+    def _attempt(self, connection: Connection) -> R: ...
+
+    def _stream(self, exchange: Exchange) -> None:
+        for batch in self.rows.open():
+            if batch.num_rows and not exchange.feed(batch):
+                return  # the server has ended the call: reading raises why
+        self._finish(exchange)
+
+    def _finish(self, exchange: Exchange) -> None:
+        self.sent = True
+        exchange.finish()
+
+    def _fail(self, exc: SparkportError) -> NoReturn:
+        if not self.sent or self.in_transaction:
+            raise exc
+        raise OutcomeUnknown(f"it is not known whether {self._what} has happened: {exc.message}") from exc
+
+    def _counts(self, connection: Connection, metadata: bytes | None) -> MapReader:
+        if metadata is None:
+            raise InternalError(f"the server did not say how many rows {self._what} has changed")
+        with translated(connection.location, what="count of changed rows"):
+            return MapReader.from_msgpack(metadata)
+
+    @property
+    def _what(self) -> str:
+        return f"the {self.operation.upper()} of '{self.target.name}'"
+
+
+@dataclass(slots=True, kw_only=True)
+class Statement(_Statement[WriteResult]):
     def _attempt(self, connection: Connection) -> WriteResult:
         wants_rows = self.returning is not False
         with Exchange(
             connection,
             self.target.descriptor(),
             self.rows.schema,
-            operation=self.change.value,
+            operation=self.operation,
             return_chunks=wants_rows,
         ) as exchange:
             answer = exchange.read_schema()
@@ -102,38 +151,49 @@ class Statement:
             extra, metadata = exchange.read()
             if extra is not None:
                 raise InternalError(f"the server sent rows after the end of {self._what}")
-        if metadata is None:
-            raise InternalError(f"the server did not say how many rows {self._what} has changed")
+        counts = self._counts(connection, metadata)
         with translated(connection.location, what="count of changed rows"):
-            return WriteResult(MapReader.from_msgpack(metadata).integer("total_changed"), returned)
-
-    def _stream(self, exchange: Exchange) -> None:
-        for batch in self.rows.open():
-            if batch.num_rows and not exchange.feed(batch):
-                return  # the server has ended the call: reading tells why
-        self._finish(exchange)
+            return WriteResult(counts.integer("total_changed"), returned)
 
     def _in_lock_step(self, exchange: Exchange, answer: pa.Schema) -> pa.Table:
         columns = None if isinstance(self.returning, bool) else self.returning
         returned = select(answer, columns=columns, what=f"the answer to {self._what}").returned
-        found: list[pa.RecordBatch] = []
+        answers: list[pa.RecordBatch] = []
         for batch in self.rows.open():
             if batch.num_rows:
                 exchange.send(batch)
-                found += exchange.answers(batch.num_rows)
+                answers += exchange.answers(batch.num_rows)
         self._finish(exchange)
-        whole = pa.Table.from_batches(found, answer)
+        whole = pa.Table.from_batches(answers, answer)
         return pa.Table.from_arrays([whole.column(name) for name in returned.names], schema=returned)
 
-    def _finish(self, exchange: Exchange) -> None:
-        self.sent = True
-        exchange.finish()
 
-    def _fail(self, exc: SparkportError) -> NoReturn:
-        if not self.sent or self.in_transaction:
-            raise exc
-        raise OutcomeUnknown(f"it is not known whether {self._what} has happened: {exc.message}") from exc
+@dataclass(slots=True, kw_only=True)
+class KeyedStatement(_Statement[KeyedResult]):
+    """Rows that find others by key; without ``key`` by the table's primary key."""
 
-    @property
-    def _what(self) -> str:
-        return f"the {self.change.name} of '{self.target.name}'"
+    key: Sequence[str] | None
+
+    def _attempt(self, connection: Connection) -> KeyedResult:
+        with Exchange(
+            connection,
+            self.target.descriptor(),
+            self.rows.schema,
+            operation=self.operation,
+            preamble=pack({} if self.key is None else {"key": list(self.key)}),
+            return_chunks=self.returning is not False,
+        ) as exchange:
+            schema = exchange.read_schema()
+            self._stream(exchange)
+            returned: list[pa.RecordBatch] = []
+            batch, metadata = exchange.read()
+            while batch is not None:
+                returned.append(batch)
+                batch, metadata = exchange.read()
+        counts = self._counts(connection, metadata)
+        with translated(connection.location, what="count of changed rows"):
+            count = counts.integer("total_changed")
+            inserted, updated = counts.optional_integer("inserted"), counts.optional_integer("updated")
+            deleted, untouched = counts.optional_integer("deleted"), counts.optional_integer("untouched")
+        rows = pa.Table.from_batches(returned, schema) if self.returning else None
+        return KeyedResult(count, inserted, updated, deleted, untouched, rows)

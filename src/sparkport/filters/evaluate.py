@@ -20,9 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparkport.filters.expressions import Column, Expression, Function, SqlType, conjuncts, simplify, walk
-from sparkport.filters.masks import Mask, compile_mask
+from sparkport.filters.masks import COMPARED, Mask, compile_mask
 from sparkport.filters.sandbox import SANDBOX
 from sparkport.filters.sql import ColumnSql, is_supported, to_sql, type_sql
+from sparkport.filters.types import ROW_ID, ROW_ID_MARK, SIGNED, arrow_sql_type
 
 __all__ = ["RowFilter", "keep_rows"]
 
@@ -103,8 +104,8 @@ class RowFilter:
             return None
         name = f"c{index}"
         field = self._schema.field(index).with_name(name)
-        found = _attempt(lambda db: str(_empty(db, [field]).types[0]))
-        if found is None:
+        actual = _attempt(lambda db: str(_empty(db, [field]).types[0]))
+        if actual is None:
             return None
         self._used[index] = field
         if column.type is None:
@@ -112,16 +113,16 @@ class RowFilter:
         wanted = type_sql(column.type)
         if wanted is None:
             return None
-        if _attempt(lambda db: _same_type(db, found, wanted)):
+        if _attempt(lambda db: _same_type(db, actual, wanted)):
             return name
-        return f"CAST({name} AS {wanted})" if _is_exact(found, column.type) else None
+        return f"CAST({name} AS {wanted})" if _is_exact(actual, column.type) else None
 
     def _bind(self, parts: tuple[Expression, ...], column: ColumnSql) -> tuple[_Part, ...]:
         """The conjuncts that DuckDB can bind: all at once if that goes, else one by one."""
-        found = tuple(_Part(part, to_sql(part, column=column)) for part in parts)
-        if len(found) > 1 and _attempt(partial(self._binds, parts=found, column=column)):
-            return found
-        return tuple(part for part in found if _attempt(partial(self._binds, parts=(part,), column=column)))
+        bound = tuple(_Part(part, to_sql(part, column=column)) for part in parts)
+        if len(bound) > 1 and _attempt(partial(self._binds, parts=bound, column=column)):
+            return bound
+        return tuple(part for part in bound if _attempt(partial(self._binds, parts=(part,), column=column)))
 
     def _binds(self, db: duckdb.DuckDBPyConnection, *, parts: tuple[_Part, ...], column: ColumnSql) -> bool:
         """Whether these are conditions, and each function in them gives the type that the sender's gave."""
@@ -130,8 +131,8 @@ class RowFilter:
         wanted = ["BOOLEAN"] * len(parts) + [type_sql(sql_type) for _, sql_type in calls]
         values = [part.sql for part in parts] + [to_sql(call, column=column) for call, _ in calls]
         selected = ", ".join(f"{sql} AS v{n}" for n, sql in enumerate(values))
-        found = _empty(db, list(self._used.values())).project(selected).types
-        return all(w is not None and _same_type(db, str(f), w) for f, w in zip(found, wanted, strict=True))
+        actual = _empty(db, list(self._used.values())).project(selected).types
+        return all(w is not None and _same_type(db, str(f), w) for f, w in zip(actual, wanted, strict=True))
 
     def _columns(self, batch: pa.RecordBatch) -> pa.Table:
         arrays = [batch.column(index) for index in self._used]
@@ -140,30 +141,17 @@ class RowFilter:
         return pa.Table.from_arrays(arrays, schema=pa.schema(list(self._used.values())))
 
 
-_KINDS = {
-    pa.int32(): "int",
-    pa.int64(): "long",
-    pa.string(): "string",
-    pa.date32(): "date",
-    pa.timestamp("us"): "timestamp",
-    pa.timestamp("us", "UTC"): "timestamptz",
-}
-
-
-_WHOLE = {"int": "INTEGER", "long": "BIGINT"}
-
-
 def _simple(expr: Expression, schema: pa.Schema) -> Mask | None:
     names = [name.lower() for name in schema.names]
     if len(set(names)) < len(names):
         return None
-    kinds = {name: _KINDS[kind] for name, kind in zip(names, schema.types, strict=True) if kind in _KINDS}
+    types = {name: arrow_type for name, arrow_type in zip(names, schema.types, strict=True) if arrow_type in COMPARED}
     for node in walk(expr):  # numbers that the sender compares in another width are cast, or not compared at all
         if isinstance(node, Column) and node.type is not None:
-            own = _WHOLE.get(kinds.get(node.name.lower(), ""))
-            if own is not None and own != node.type.id:
+            arrow_type = types.get(node.name.lower())
+            if arrow_type is not None and pa.types.is_integer(arrow_type) and arrow_sql_type(arrow_type) != node.type:
                 return None
-    return compile_mask(expr, kinds)
+    return compile_mask(expr, types)
 
 
 def keep_rows(batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatch:
@@ -184,10 +172,10 @@ def keep_rows(batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatch:
 
 def _find(schema: pa.Schema, name: str) -> int | None:
     """The one column of that name, case aside; ``rowid`` is also the name of whichever column holds the row ids."""
-    found = [index for index, field in enumerate(schema) if field.name.lower() == name.lower()]
-    if not found and name.lower() == "rowid":
-        found = [index for index, field in enumerate(schema) if (field.metadata or {}).get(b"is_rowid")]
-    return found[0] if len(found) == 1 else None
+    matches = [index for index, field in enumerate(schema) if field.name.lower() == name.lower()]
+    if not matches and name.lower() == ROW_ID:
+        matches = [index for index, field in enumerate(schema) if (field.metadata or {}).get(ROW_ID_MARK)]
+    return matches[0] if len(matches) == 1 else None
 
 
 def _empty(db: duckdb.DuckDBPyConnection, fields: list[Any]) -> duckdb.DuckDBPyRelation:
@@ -195,15 +183,14 @@ def _empty(db: duckdb.DuckDBPyConnection, fields: list[Any]) -> duckdb.DuckDBPyR
     return db.from_arrow(schema.empty_table())
 
 
-def _same_type(db: duckdb.DuckDBPyConnection, found: str, wanted: str) -> bool:
+def _same_type(db: duckdb.DuckDBPyConnection, actual: str, wanted: str) -> bool:
     """Whether two spellings name one type; DuckDB quotes names in its own only where it must."""
-    if found == wanted:
+    if actual == wanted:
         return True
     rows = db.execute(f"SELECT typeof(CAST(NULL AS {wanted}))").fetchall()  # all: a half-read result blocks the next
-    return bool(rows == [(found,)])
+    return bool(rows == [(actual,)])
 
 
-_WIDTHS = {"TINYINT": 8, "SMALLINT": 16, "INTEGER": 32, "BIGINT": 64, "HUGEINT": 128}
 _DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
 _EXACT = frozenset(
     {
@@ -222,14 +209,14 @@ _EXACT = frozenset(
 )
 
 
-def _is_exact(found: str, wanted: SqlType) -> bool:
+def _is_exact(actual: str, wanted: SqlType) -> bool:
     """Whether a cast keeps every value what it is (or fails, which is seen)."""
-    if (decimal := _DECIMAL.fullmatch(found)) and wanted.id == "DECIMAL":
+    if (decimal := _DECIMAL.fullmatch(actual)) and wanted.id == "DECIMAL":
         width, scale = int(decimal[1]), int(decimal[2])
         return wanted.scale >= scale and wanted.width - wanted.scale >= width - scale
-    if found.removeprefix("U") in _WIDTHS and wanted.id in _WIDTHS:
-        return _WIDTHS[found.removeprefix("U")] + found.startswith("U") <= _WIDTHS[wanted.id]
-    return (found.partition("(")[0], wanted.id) in _EXACT
+    if actual.removeprefix("U") in SIGNED and wanted.id in SIGNED:
+        return SIGNED[actual.removeprefix("U")] + actual.startswith("U") <= SIGNED[wanted.id]
+    return (actual.partition("(")[0], wanted.id) in _EXACT
 
 
 def _attempt(work: Callable[[duckdb.DuckDBPyConnection], _T]) -> _T | None:

@@ -303,7 +303,7 @@ def walk(expr: Expression) -> Iterator[Expression]:
 
 
 def type_of(expr: Expression) -> SqlType | None:
-    """The type of an expression's value, None where the tree does not tell."""
+    """The type of an expression's value, None where the tree does not say."""
     match expr:
         case Column() | Literal() | Function() | Cast() | Case():
             return expr.type

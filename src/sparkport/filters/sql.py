@@ -37,22 +37,19 @@ from sparkport.filters.expressions import (
     simplify,
     type_of,
 )
+from sparkport.filters.types import INTEGERS, SIGNED, UNSIGNED, ZONED
 
 __all__ = ["ColumnSql", "is_supported", "literal_sql", "quote_identifier", "quote_text", "to_sql", "type_sql"]
 
 ColumnSql: TypeAlias = Callable[[Column], str]
 
-_SIGNED = {"TINYINT": 8, "SMALLINT": 16, "INTEGER": 32, "BIGINT": 64, "HUGEINT": 128}
-_UNSIGNED = {"UTINYINT": 8, "USMALLINT": 16, "UINTEGER": 32, "UBIGINT": 64, "UHUGEINT": 128}
-_INTEGERS = frozenset({*_SIGNED, *_UNSIGNED})
 _FLOATS = frozenset({"FLOAT", "DOUBLE"})
-_NUMBERS = _INTEGERS | _FLOATS | {"DECIMAL"}
+_NUMBERS = INTEGERS | _FLOATS | {"DECIMAL"}
 _TEXT = frozenset({"VARCHAR"})
 _LOCAL = frozenset({"DATE", "TIMESTAMP"})
 _TIMESTAMPS = frozenset({"TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS"})
-_ZONED = "TIMESTAMP WITH TIME ZONE"
 _SCALARS = (
-    _NUMBERS | _TEXT | _TIMESTAMPS | {"BOOLEAN", "BLOB", "DATE", "TIME", "TIME_NS", _ZONED, "INTERVAL", "UUID", "NULL"}
+    _NUMBERS | _TEXT | _TIMESTAMPS | {"BOOLEAN", "BLOB", "DATE", "TIME", "TIME_NS", ZONED, "INTERVAL", "UUID", "NULL"}
 )
 _COMPARISONS = frozenset({"=", "<>", "<", "<=", ">", ">=", "IS DISTINCT FROM", "IS NOT DISTINCT FROM"})
 
@@ -67,7 +64,7 @@ def _named(names: str, *signatures: _Kinds) -> dict[str, tuple[_Kinds, ...]]:
     return dict.fromkeys(names.split(), signatures)
 
 
-# Functions by DuckDB's names, with the kinds of arguments for which they mean the same everywhere.
+# Functions by DuckDB's names, with the types of arguments for which they mean the same everywhere.
 _FUNCTIONS: dict[str, tuple[_Kinds, ...]] = {
     **_named("prefix suffix starts_with ^@ ends_with regexp_matches regexp_full_match ~~~", (_TEXT, _TEXT)),
     **_named("instr strpos position", (_TEXT, _TEXT)),
@@ -75,32 +72,32 @@ _FUNCTIONS: dict[str, tuple[_Kinds, ...]] = {
     **_named("lower lcase upper ucase strlen char_length character_length reverse", (_TEXT,)),
     **_named("length len", (_TEXT,), (_LISTS,)),
     **_named("trim ltrim rtrim", (_TEXT,), (_TEXT, _TEXT)),
-    **_named("substring substr", (_TEXT, _INTEGERS), (_TEXT, _INTEGERS, _INTEGERS)),
-    **_named("left right", (_TEXT, _INTEGERS)),
+    **_named("substring substr", (_TEXT, INTEGERS), (_TEXT, INTEGERS, INTEGERS)),
+    **_named("left right", (_TEXT, INTEGERS)),
     **_named("|| concat", (_TEXT, _TEXT)),
-    **_named("+", (_INTEGERS, _INTEGERS), (_FLOATS, _FLOATS), (_LOCAL, _INTERVAL), (_DATE, _INTEGERS)),
+    **_named("+", (INTEGERS, INTEGERS), (_FLOATS, _FLOATS), (_LOCAL, _INTERVAL), (_DATE, INTEGERS)),
     **_named(
         "-",
-        (_INTEGERS,),
+        (INTEGERS,),
         (_FLOATS,),
-        (_INTEGERS, _INTEGERS),
+        (INTEGERS, INTEGERS),
         (_FLOATS, _FLOATS),
         (_LOCAL, _INTERVAL),
-        (_DATE, _INTEGERS),
+        (_DATE, INTEGERS),
         (_DATE, _DATE),
     ),
-    **_named("*", (_INTEGERS, _INTEGERS), (_FLOATS, _FLOATS)),
-    **_named("// %", (_INTEGERS, _INTEGERS)),
-    **_named("abs", (_INTEGERS,), (_FLOATS,)),
+    **_named("*", (INTEGERS, INTEGERS), (_FLOATS, _FLOATS)),
+    **_named("// %", (INTEGERS, INTEGERS)),
+    **_named("abs", (INTEGERS,), (_FLOATS,)),
     **_named("year month day quarter dayofweek isodow dayofyear hour minute second last_day", (_LOCAL,)),
     **_named("date_trunc datetrunc date_part datepart", (_TEXT, _LOCAL)),
     **_named("date_diff datediff", (_TEXT, _LOCAL, _LOCAL)),
-    **_named("epoch_ms epoch_us", (_LOCAL | {_ZONED},)),
+    **_named("epoch_ms epoch_us", (_LOCAL | {ZONED},)),
     **_named("normalized_interval", (_INTERVAL,)),
     **_named("constant_or_null", (frozenset({"BOOLEAN"}), _ANY)),  # what DuckDB makes of LIKE '%'
     **_named("struct_extract", (frozenset({"STRUCT"}), _TEXT)),
-    **_named("struct_extract_at", (frozenset({"STRUCT"}), _INTEGERS)),
-    **_named("array_extract list_extract list_element", (_LISTS | _TEXT, _INTEGERS), (frozenset({"STRUCT"}), _TEXT)),
+    **_named("struct_extract_at", (frozenset({"STRUCT"}), INTEGERS)),
+    **_named("array_extract list_extract list_element", (_LISTS | _TEXT, INTEGERS), (frozenset({"STRUCT"}), _TEXT)),
     **_named("list_contains array_contains list_has array_has", (_LISTS, _ANY)),
     **_named("array_length", (_LISTS,)),
     **_named("map_extract map_extract_value element_at", (frozenset({"MAP"}), _ANY)),
@@ -173,7 +170,7 @@ def literal_sql(value: Any, sql_type: SqlType) -> str | None:
         return f"CAST(NULL AS {type_name})"
     if sql_type.fields:
         return _nested_sql(value, sql_type, type_name)
-    if sql_type.id in _TIMESTAMPS or sql_type.id in {_ZONED, "DATE", "TIME", "TIME_NS", "INTERVAL"}:
+    if sql_type.id in _TIMESTAMPS or sql_type.id in {ZONED, "DATE", "TIME", "TIME_NS", "INTERVAL"}:
         return _temporal_sql(value, sql_type.id)
     text = _scalar_text(value, sql_type)
     return None if text is None else f"CAST({text} AS {type_name})"
@@ -183,7 +180,7 @@ def _scalar_text(value: Any, sql_type: SqlType) -> str | None:
     match sql_type.id:
         case "BOOLEAN" if isinstance(value, bool):
             return str(value).lower()
-        case name if name in _INTEGERS and _is_int(value) and _in_range(value, name):
+        case name if name in INTEGERS and _is_int(value) and _in_range(value, name):
             return f"'{value}'"
         case "FLOAT" | "DOUBLE" if isinstance(value, float) or (_is_int(value) and abs(value) < 1 << 1000):
             return f"'{float(value)!r}'" if math.isfinite(value) else f"'{value}'"
@@ -206,9 +203,9 @@ def _is_int(value: Any) -> bool:
 
 
 def _in_range(value: int, name: str) -> bool:
-    if name in _UNSIGNED:
-        return 0 <= value < 1 << _UNSIGNED[name]
-    return -(1 << (_SIGNED[name] - 1)) <= value < 1 << (_SIGNED[name] - 1)
+    if name in UNSIGNED:
+        return 0 <= value < 1 << UNSIGNED[name]
+    return -(1 << (SIGNED[name] - 1)) <= value < 1 << (SIGNED[name] - 1)
 
 
 def _decimal_text(value: Decimal, sql_type: SqlType) -> str | None:
@@ -301,12 +298,13 @@ def is_supported(node: Expression) -> bool:
         case Between(child, lower, upper):
             return _comparable(child, lower) and _comparable(child, upper)
         case Like(child, pattern, escape) | ILike(child, pattern, escape):
-            return all(_is(part, _TEXT) for part in (child, pattern, escape) if part is not None)
+            return all(_is_one_of(part, _TEXT) for part in (child, pattern, escape) if part is not None)
         case Function("coalesce", args, sql_type):
             return bool(args) and all(type_of(arg) == sql_type for arg in args)
         case Function(name, args):
             return any(
-                len(kinds) == len(args) and all(map(_is, args, kinds)) for kinds in _FUNCTIONS.get(name.lower(), ())
+                len(types) == len(args) and all(map(_is_one_of, args, types))
+                for types in _FUNCTIONS.get(name.lower(), ())
             )
         case Cast(child, target, try_cast):
             return _castable(type_of(child), target, try_cast=try_cast)
@@ -316,9 +314,9 @@ def is_supported(node: Expression) -> bool:
             return False
 
 
-def _is(expr: Expression, kinds: frozenset[str]) -> bool:
-    found = type_of(expr)
-    return found is None or not kinds or found.id in kinds
+def _is_one_of(expr: Expression, type_ids: frozenset[str]) -> bool:
+    sql_type = type_of(expr)
+    return sql_type is None or not type_ids or sql_type.id in type_ids
 
 
 def _comparable(left: Expression, right: Expression, *, bytes_too: bool = True) -> bool:
@@ -341,7 +339,7 @@ def _castable(source: SqlType | None, target: SqlType, *, try_cast: bool) -> boo
     if try_cast:  # what fails to parse may differ from one version to the next, and here would lose the row
         return False
     if target.id == "VARCHAR":
-        return source.id in _INTEGERS | {"BOOLEAN", "DECIMAL", "DATE", "TIMESTAMP", "UUID", "ENUM", "JSON"}
+        return source.id in INTEGERS | {"BOOLEAN", "DECIMAL", "DATE", "TIMESTAMP", "UUID", "ENUM", "JSON"}
     if source.id == "VARCHAR":
         return target.id in _NUMBERS | {"BOOLEAN", "UUID", "ENUM"}
     local = _TIMESTAMPS | _DATE
@@ -351,7 +349,7 @@ def _castable(source: SqlType | None, target: SqlType, *, try_cast: bool) -> boo
 def to_sql(expr: Expression, *, column: ColumnSql | None = None) -> str:
     """A condition for WHERE: true for every row that ``expr`` keeps, ``TRUE`` where nothing of it can be said.
 
-    ``column`` spells column references; unless told, they are quoted names.
+    ``column`` spells column references; without it, they are quoted names.
     """
     kept = simplify(expr, is_supported)
     return "TRUE" if kept is None else _Writer(column or (lambda ref: quote_identifier(ref.name))).write(kept)
@@ -403,20 +401,20 @@ class _Writer:
 
     def _values(self, child: Expression, values: tuple[Expression, ...]) -> str:
         """Plain numbers and texts where they cannot be taken for another type: a cast each makes long lists slow."""
-        kind = type_of(child)
-        if kind is None or kind.id not in _INTEGERS | _TEXT:
+        child_type = type_of(child)
+        if child_type is None or child_type.id not in INTEGERS | _TEXT:
             return ", ".join(map(self.write, values))
         return ", ".join(
-            (quote_text(value.value) if kind.id == "VARCHAR" else str(value.value))
-            if isinstance(value, Literal) and value.type == kind and value.value is not None
+            (quote_text(value.value) if child_type.id == "VARCHAR" else str(value.value))
+            if isinstance(value, Literal) and value.type == child_type and value.value is not None
             else self.write(value)
             for value in values
         )
 
     def _side(self, expr: Expression, other: Expression) -> str:
         """Text against bytes is compared byte by byte; a cast would read ``\\x41`` in the text as an escape."""
-        kinds = (type_of(expr), type_of(other))
-        if [kind.id for kind in kinds if kind is not None] == ["VARCHAR", "BLOB"]:
+        sides = (type_of(expr), type_of(other))
+        if [side_type.id for side_type in sides if side_type is not None] == ["VARCHAR", "BLOB"]:
             return f"encode({self.write(expr)})"
         return self.write(expr)
 

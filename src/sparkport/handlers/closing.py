@@ -1,6 +1,6 @@
 """Closing what a table or function holds for a call: once, whoever comes first, the end of the call or its caller's.
 
-A caller that goes while the table is still at work is told to the table at once, from another thread, so that nobody
+When a caller goes while the table is still at work, the table learns it at once, from another thread, so that nobody
 waits for rows that nobody wants.
 """
 

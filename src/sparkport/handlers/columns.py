@@ -5,34 +5,41 @@ The fit is worked out once, from the two schemas; a batch that needs nothing pas
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import pyarrow as pa
 
-from sparkport.catalog.casting import Converter, converter
+from sparkport.catalog.casting import Converter, converter, converter_by_value
 from sparkport.catalog.decimals import has_decimals, overlong_decimal
 from sparkport.catalog.defaults import default_of, default_values
-from sparkport.catalog.room import expanded_bytes, expands, null_bytes, require_room
+from sparkport.catalog.memory_sizes import expanded_bytes, expands, null_bytes, require_room
 from sparkport.errors import ConstraintViolation, InvalidArgument, SchemaMismatch
 
-__all__ = ["ColumnFit", "fit_all", "fit_some"]
+__all__ = ["ColumnFit", "fit_all", "fit_new", "fit_some"]
 
 _KEPT_BYTES = 64 * 1024
-"""Of the schemas of a fit that is remembered: what clients write into their metadata has no end."""
+"""The size of the schemas of a fit that is remembered: clients can write any amount into their metadata."""
 
 
 class ColumnFit:
     """Makes batches of ``source`` into batches of ``target``, whose columns all come from it or from defaults."""
 
-    def __init__(self, table: str, source: pa.Schema, target: pa.Schema, places: Sequence[int | None]) -> None:
+    def __init__(
+        self,
+        table: str,
+        source: pa.Schema,
+        target: pa.Schema,
+        places: Sequence[int | None],
+        find_converter: Callable[[pa.DataType, pa.DataType], Converter | None] = converter,
+    ) -> None:
         self.target = target
         self._table = table
         self._places = tuple(places)
         self._converters: list[Converter | None] = []
         differences: list[str] = []
         for column, place in zip(target, places, strict=True):
-            convert = None if place is None else converter(source.field(place).type, column.type)
+            convert = None if place is None else find_converter(source.field(place).type, column.type)
             if place is not None and convert is None:
                 differences.append(f"column '{column.name}' is {column.type}, input has {source.field(place).type}")
             self._converters.append(convert)
@@ -40,12 +47,12 @@ class ColumnFit:
             raise SchemaMismatch(f"schema mismatch: {'; '.join(differences)}")
         self._in_order = len(source) > 0 and list(places) == list(range(len(source))) and source.types == target.types
         self._identical = self._in_order and bool(source.equals(target, check_metadata=True))
-        made = [
+        filled = [
             column.type
             for column, place in zip(target, places, strict=True)
             if place is None or pa.types.is_null(source.field(place).type)
         ]
-        self._made_bytes = sum(map(null_bytes, made))
+        self._filled_bytes = sum(map(null_bytes, filled))
         self._expanding = [
             place
             for column, place in zip(target, places, strict=True)
@@ -61,10 +68,10 @@ class ColumnFit:
                 name = self.target.field(index).name
                 raise ConstraintViolation(f"NOT NULL constraint failed: {self._table}.{name}")
         for index in self._decimals:
-            if (found := overlong_decimal(fitted.column(index))) is not None:
-                name, (value, kind) = self.target.field(index).name, found
+            if (overlong := overlong_decimal(fitted.column(index))) is not None:
+                name, (value, holder) = self.target.field(index).name, overlong
                 raise InvalidArgument(
-                    f"column '{name}': {value} has more than {kind.precision} digits, the most that {kind} holds; "
+                    f"column '{name}': {value} has more than {holder.precision} digits, the most that {holder} holds; "
                     "in DuckDB, a HUGEINT column keeps its whole range if the table is created after "
                     "SET arrow_lossless_conversion = true"
                 )
@@ -74,7 +81,7 @@ class ColumnFit:
         if self._in_order:
             return pa.RecordBatch.from_arrays(batch.columns, schema=self.target)
         require_room(
-            batch.num_rows * self._made_bytes + sum(expanded_bytes(batch.column(place)) for place in self._expanding)
+            batch.num_rows * self._filled_bytes + sum(expanded_bytes(batch.column(place)) for place in self._expanding)
         )
         columns: list[pa.Array] = []
         for column, place, convert in zip(self.target, self._places, self._converters, strict=True):
@@ -85,7 +92,7 @@ class ColumnFit:
                 columns.append(convert(batch.column(place)))
             except (pa.ArrowException, ValueError, OverflowError) as exc:
                 raise InvalidArgument(f"column '{column.name}': {exc}") from exc
-        # Not by schema: a null in a NOT NULL column is told by name above, not by Arrow here.
+        # Not by schema: the check above names a NOT NULL column that has a null, Arrow would not.
         return pa.RecordBatch.from_arrays(columns, schema=self.target)
 
 
@@ -125,14 +132,24 @@ def _fit_all(table: str, source_bytes: bytes, target_bytes: bytes, defaults: boo
     return ColumnFit(table, source, target, places)
 
 
-def fit_some(table: str, source: pa.Schema, target: pa.Schema) -> ColumnFit:
-    """For an UPDATE that carries only the columns it changes, in any order."""
+def fit_some(table: str, source: pa.Schema, target: pa.Schema, *, by_value: bool = False) -> ColumnFit:
+    """For an UPDATE that carries only the columns it changes, in any order.
+
+    ``by_value``: what the client has not cast to the table's types, as DuckDB does in an INSERT, is cast here.
+    """
     places, extra = _match(source, target)
     if extra:
         raise SchemaMismatch(f"schema mismatch: {_unknown(extra)}")
     present = [index for index, place in enumerate(places) if place is not None]
     chosen = pa.schema([target.field(index) for index in present])
-    return ColumnFit(table, source, chosen, [places[index] for index in present])
+    find = converter_by_value if by_value else converter
+    return ColumnFit(table, source, chosen, [places[index] for index in present], find)
+
+
+def fit_new(table: str, source: pa.Schema, target: pa.Schema) -> ColumnFit:
+    """For new rows of which some columns are given: the others get their default, or NULL."""
+    places, _ = _match(source, target)
+    return ColumnFit(table, source, target, places)
 
 
 def _unknown(names: Sequence[str]) -> str:

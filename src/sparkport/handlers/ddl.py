@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,29 +34,32 @@ from sparkport.catalog.ddl import (
     SetDefault,
     SetNotNull,
     TableDefinition,
-    check_new_names,
 )
 from sparkport.catalog.isolated import shortened
 from sparkport.catalog.model import Catalog, Schema
 from sparkport.catalog.names import require_name, require_schema_name, require_schema_texts
-from sparkport.catalog.table import Table, data_schema
+from sparkport.catalog.repeats import DDL_SECONDS, Recent
+from sparkport.catalog.row_ids import data_schema
+from sparkport.catalog.table import Table
 from sparkport.errors import (
     AlreadyExists,
     ConstraintViolation,
     FailedPrecondition,
     InvalidArgument,
     NotFound,
+    PermissionDenied,
     SchemaNotFound,
     TableNotFound,
     Unavailable,
     Unsupported,
 )
-from sparkport.handlers.agents import is_duckdb
+from sparkport.handlers.builtin import RESERVED_SCHEMAS
 from sparkport.handlers.directory import HIDDEN_SCHEMA, Directory, warn_of_hidden_schema
-from sparkport.protocol.contents import flight_info, plain_schema, schema_contents, table_schema
+from sparkport.handlers.table_definitions import table_definition
+from sparkport.handlers.user_agents import is_duckdb
+from sparkport.protocol.contents import flight_info, schema_contents, table_schema
 from sparkport.protocol.maps import MapReader, pack
 from sparkport.protocol.targets import Kind, Target, decode_schema
-from sparkport.transactions.functions import TX_SCHEMA
 
 __all__ = ["ALTERATIONS", "Ddl"]
 
@@ -72,8 +73,6 @@ _KEPT = (
 )
 
 _CAST = re.compile(r'CAST\((?:(?P<plain>\w+)|"(?P<quoted>(?:[^"]|"")+)") AS (?P<type>.+)\)', re.IGNORECASE)
-_REPEAT_SECONDS = 60.0
-_REMEMBERED = 10_000
 
 Decoder = Callable[[CallContext, MapReader], Alteration]
 
@@ -140,8 +139,6 @@ ALTERATIONS: dict[str, Decoder] = {
     "set_not_null": lambda ctx, body: SetNotNull(body.text("column_name")),
 }
 
-_KEYS = ("unique_constraints", "primary_key_columns", "unique_columns", "multi_key_primary_keys", "extra_constraints")
-
 
 class Ddl:
     def __init__(self, directory: Directory, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -170,7 +167,7 @@ class Ddl:
 
     def drop_schema(self, ctx: CallContext, body: MapReader) -> None:
         catalog = self._catalog(ctx, body.text("catalog_name"))
-        name = _found_name(catalog.schema(ctx, body.text("name")), body.text("name"))
+        name = _exact_name(catalog.schema(ctx, body.text("name")), body.text("name"))
         self._require(ctx, Operation.DROP, Resource(catalog.name, name))
         change = self._done.change(ctx, (catalog.name, name), "drop_schema")
         try:
@@ -184,7 +181,7 @@ class Ddl:
 
     def rename_schema(self, ctx: CallContext, body: MapReader) -> None:
         catalog = self._catalog(ctx, body.text("catalog"))
-        name = _found_name(catalog.schema(ctx, body.text("schema")), body.text("schema"))
+        name = _exact_name(catalog.schema(ctx, body.text("schema")), body.text("schema"))
         new_name = body.text("new_schema_name")
         _require_new_schema_name(new_name)
         self._require(ctx, Operation.DROP, Resource(catalog.name, name))
@@ -210,13 +207,14 @@ class Ddl:
     def create_table(self, ctx: CallContext, body: MapReader) -> bytes:
         catalog = self._catalog(ctx, body.text("catalog_name"))
         schema = self._schema(ctx, catalog, body.text("schema_name"))
-        definition = _definition(body)
+        definition = table_definition(body)
         on_conflict = body.optional_text("on_conflict") or OnConflict.ERROR.value
         if on_conflict not in {item.value for item in OnConflict}:
             raise InvalidArgument(f"body key 'on_conflict' must be error, ignore or replace, not '{on_conflict}'")
         place = (catalog.name, schema.name, definition.name)
         self._require(ctx, Operation.CREATE, Resource(*place))
         self._check_taken(ctx, catalog, schema, definition.name, OnConflict(on_conflict))
+        self._directory.require_creatable(ctx, Resource(*place), definition.columns)
         change = self._done.change(
             ctx, place, "create_table", repr(definition), definition.columns.serialize().to_pybytes()
         )
@@ -225,11 +223,11 @@ class Ddl:
                 table = schema.create_table(ctx, definition, OnConflict(on_conflict))
         except AlreadyExists:
             repeated = schema.table(ctx, definition.name) if change.repeated else None
-            if repeated is None or not data_schema(repeated.schema).equals(definition.columns):
+            if repeated is None or not _is_made_by(repeated, definition):
                 raise
             table = repeated
         change.note()
-        return _info(body.text("catalog_name"), schema, table)
+        return _info(body.text("catalog_name"), schema, self._directory.as_seen(ctx, catalog, schema, table))
 
     def drop_table(self, ctx: CallContext, body: MapReader) -> None:
         catalog = self._catalog(ctx, body.text("catalog_name"))
@@ -268,7 +266,9 @@ class Ddl:
                 raise
         else:
             change.note()
-        return None if table is None else _info(body.text("catalog"), schema, table)
+        if table is None:
+            return None
+        return _info(body.text("catalog"), schema, self._directory.as_seen(ctx, catalog, schema, table))
 
     def alter(self, action: str) -> Callable[[CallContext, MapReader], bytes | None]:
         """The handler of one kind of alteration."""
@@ -278,27 +278,28 @@ class Ddl:
             alteration = decode(ctx, body)
             target = Target(body.text("catalog"), body.text("schema"), Kind.TABLE, body.text("name"))
             try:
-                found = self._directory.table(ctx, target, Operation.ALTER)
+                resolved = self._directory.table(ctx, target, Operation.ALTER)
             except NotFound:
                 if body.flag("ignore_not_found", default=False):
                     return None
                 raise
-            self._refuse_deferred(ctx, found.catalog)
-            if not isinstance(found.table, AlterableTable):
-                raise Unsupported(f"table '{found.table.name}' cannot be altered")
-            place = (found.catalog.name, found.schema.name, found.table.name)
+            self._refuse_deferred(ctx, resolved.catalog)
+            if not isinstance(resolved.table, AlterableTable):
+                raise Unsupported(f"table '{resolved.table.name}' cannot be altered")
+            place = (resolved.catalog.name, resolved.schema.name, resolved.table.name)
             change = self._done.change(ctx, place, action, repr(alteration))
             try:
                 with change.tried():
-                    found.table.alter(ctx, alteration)
+                    resolved.table.alter(ctx, alteration)
             except ConstraintViolation:
                 raise  # of rows: a change that is done already does not meet any
             except (AlreadyExists, InvalidArgument):
                 if not change.repeated:
                     raise
             change.note()
-            changed = found.schema.table(ctx, found.table.name) or found.table
-            return _info(body.text("catalog"), found.schema, changed)
+            changed = resolved.schema.table(ctx, resolved.table.name) or resolved.table
+            seen = self._directory.as_seen(ctx, resolved.catalog, resolved.schema, changed)
+            return _info(body.text("catalog"), resolved.schema, seen)
 
         return run
 
@@ -318,7 +319,7 @@ class Ddl:
     def _check_taken(
         self, ctx: CallContext, catalog: Catalog, schema: MutableSchema, name: str, on_conflict: OnConflict
     ) -> None:
-        """Who creates a table may lay hands on one that is there already only by rights on that one."""
+        """The right to create a table is no right to an existing one of that name: this asks for those too."""
         taken = schema.table_name(ctx, name)
         if taken is None or on_conflict is OnConflict.ERROR:
             return
@@ -329,13 +330,15 @@ class Ddl:
             self._require(ctx, Operation.DROP, resource)
 
     def _require_no_gain(self, ctx: CallContext, old: Resource, new: Resource) -> None:
-        """Under its new name the caller may do no more with a thing than under the old one."""
+        """Under its new name the caller may do no more with a thing than under the old one, and sees no more of it."""
+        if self._directory.authorizer.policy(ctx.identity, old) is not None:
+            raise PermissionDenied(f"'{ctx.identity.subject}' sees only a part of '{old}' and may not rename it")
         for operation in _KEPT:
             if self._directory.authorizer.allows(ctx.identity, operation, new):
-                self._require(ctx, operation, old)
+                self._directory.authorizer.require(ctx.identity, operation, old)
 
     def _require(self, ctx: CallContext, operation: Operation, resource: Resource) -> None:
-        self._directory.authorizer.require(ctx.identity, operation, resource)
+        self._directory.require(ctx, operation, resource)
 
     def _refuse_deferred(self, ctx: CallContext, catalog: Catalog) -> None:
         manager = catalog.transactions
@@ -345,44 +348,19 @@ class Ddl:
             raise FailedPrecondition("schemas and tables cannot be changed inside a deferred transaction")
 
 
-def _definition(body: MapReader) -> TableDefinition:
-    columns = decode_schema(body.raw("arrow_schema"), what="arrow_schema")
-    for key in _KEYS:
-        if body.items(key):
-            raise Unsupported(f"table '{body.text('table_name')}': {_SPELLED[key]} cannot be enforced and is refused")
-    for number in body.integers("not_null_constraints") if "not_null_constraints" in body else ():
-        if not 0 <= number < len(columns):
-            raise InvalidArgument(f"not_null_constraints has {number}, the table has {len(columns)} columns")
-        columns = columns.set(number, columns.field(number).with_nullable(False))
-    check_new_names(columns)
-    checks = body.texts("check_constraints") if "check_constraints" in body else ()
-    return TableDefinition(
-        name=body.text("table_name"),
-        columns=plain_schema(columns),
-        checks=checks,
-        comment=body.optional_text("comment"),
-        tags=body.text_map("tags"),
-    )
-
-
 def _require_new_schema_name(name: str) -> None:
     require_schema_name(name)
-    if name.casefold() == TX_SCHEMA:
+    if name.casefold() in RESERVED_SCHEMAS:
         raise InvalidArgument(f"schema name '{name}' is reserved")
 
 
-def _found_name(found: Schema | None, asked: str) -> str:
-    """Rights are asked on what is found, which may be written otherwise than it was asked for."""
-    return asked if found is None else found.name
+def _exact_name(schema: Schema | None, asked: str) -> str:
+    """Rights are asked on the schema's own name, which may be written otherwise than it was asked for."""
+    return asked if schema is None else schema.name
 
 
-_SPELLED = {
-    "unique_constraints": "UNIQUE",
-    "unique_columns": "UNIQUE",
-    "primary_key_columns": "PRIMARY KEY",
-    "multi_key_primary_keys": "PRIMARY KEY",
-    "extra_constraints": "a constraint other than NOT NULL and CHECK",
-}
+def _is_made_by(table: Table, definition: TableDefinition) -> bool:
+    return data_schema(table.schema).equals(definition.columns) and set(table.keys) == set(definition.keys)
 
 
 def _info(catalog_name: str, schema: Schema, table: Table) -> bytes:
@@ -411,23 +389,12 @@ class _Done:
     """The last change of each client session to each schema or table, within a minute."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._last: OrderedDict[tuple[str, ...], tuple[bytes, float]] = OrderedDict()
+        self._last: Recent[tuple[str, ...], bytes] = Recent(DDL_SECONDS, clock)
 
     def change(self, ctx: CallContext, place: tuple[str, ...], *what: object) -> _Change:
         session = ctx.session_id
         if session is None:
             return _Change(False, lambda: None)
         key = (session, *(name.casefold() for name in place))
-        with self._lock:
-            last, when = self._last.get(key, (b"", 0.0))
         told = hashlib.sha256(repr(what).encode()).digest()
-        return _Change(last == told and self._clock() - when < _REPEAT_SECONDS, lambda: self._note(key, told))
-
-    def _note(self, key: tuple[str, ...], what: bytes) -> None:
-        with self._lock:
-            self._last[key] = (what, self._clock())
-            self._last.move_to_end(key)
-            while len(self._last) > _REMEMBERED:
-                self._last.popitem(last=False)
+        return _Change(self._last.get(key) == told, lambda: self._last.put(key, told))

@@ -6,17 +6,18 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 
 from sparkport.auth.model import Operation
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.functions import Function, ScalarFunction, TableFunction, TableInOutFunction
-from sparkport.catalog.model import Catalog, Schema, find_by_name
+from sparkport.catalog.model import Catalog, CatalogVersion, Schema, find_by_name
 from sparkport.catalog.scan import AsOf
 from sparkport.catalog.table import ColumnStatistics, StatisticsTable, Table, VersionedTable
 from sparkport.errors import Cancelled, InvalidArgument, Unsupported
-from sparkport.handlers.directory import Directory, Found
+from sparkport.handlers.directory import Directory, ResolvedTable
 from sparkport.protocol.contents import SchemaListing, catalog_listing, flight_info, table_schema, without_statistics
 from sparkport.protocol.flight import FlightDescriptor, FlightEndpoint, FlightInfo
 from sparkport.protocol.maps import MapReader, pack
@@ -83,11 +84,12 @@ class Discovery:
     def list_schemas(self, ctx: CallContext, body: MapReader) -> bytes:
         """The listing, made once for each version of the catalog and each caller that sees something else.
 
-        What a transaction sees is its own: the version is of now, and its tables may be of long ago.
+        A transaction has a view of its own: the version is that of now, and its tables may be of long ago.
         """
         asked = body.optional_text("catalog_name") or ""
         catalog = self._directory.catalog(ctx, asked)
-        version = catalog.version(ctx)
+        self._directory.listing(ctx, catalog)
+        version = self._version(ctx, catalog)
         if ctx.transaction_id is not None:
             return catalog_listing(self._listing(ctx, catalog, asked), version)
         key = (id(catalog), asked, version, ctx.identity, self._directory.authorizer.generation)
@@ -97,7 +99,7 @@ class Discovery:
                 self._listings.move_to_end(key)
                 return kept[1]
         listing = catalog_listing(self._listing(ctx, catalog, asked), version)
-        if catalog.version(ctx) != version:
+        if self._version(ctx, catalog) != version:
             return listing  # it may show what came in between, under a version that can come back
         with self._lock:
             # The catalog is kept with it: while it is there no other can have its id.
@@ -107,16 +109,16 @@ class Discovery:
         return listing
 
     def catalog_version(self, ctx: CallContext, body: MapReader) -> bytes:
-        version = self._directory.catalog(ctx, body.optional_text("catalog_name") or "").version(ctx)
+        version = self._version(ctx, self._directory.catalog(ctx, body.optional_text("catalog_name") or ""))
         return pack({"catalog_version": version.version, "is_fixed": version.fixed})
 
     def flight_info(self, ctx: CallContext, body: MapReader) -> bytes:
-        target = Target.of(FlightDescriptor.decode(body.raw("descriptor")))
+        target = Target.from_descriptor(FlightDescriptor.decode(body.raw("descriptor")))
         at = as_of(body.optional_text("at_unit"), body.optional_text("at_value"))
         return self._table_info(ctx, target, at).encode()
 
     def table_function_flight_info(self, ctx: CallContext, body: MapReader) -> bytes:
-        target = Target.of(FlightDescriptor.decode(body.raw("descriptor")))
+        target = Target.from_descriptor(FlightDescriptor.decode(body.raw("descriptor")))
         parameters = body.optional_raw("parameters")
         input_schema = body.optional_raw("table_input_schema")
         function = self._directory.function(ctx, target, *_KINDS[Kind.TABLE_FUNCTION])
@@ -132,7 +134,7 @@ class Discovery:
         return flight_info(function, target, function.schema(ctx, arguments), endpoints=[endpoint]).encode()
 
     def column_statistics(self, ctx: CallContext, body: MapReader) -> bytes:
-        target = Target.of(FlightDescriptor.decode(body.raw("flight_descriptor")))
+        target = Target.from_descriptor(FlightDescriptor.decode(body.raw("flight_descriptor")))
         table = self._directory.table(ctx, target, Operation.READ).table
         column = find_by_name(table.schema, body.text("column_name"))
         if column is None:
@@ -142,10 +144,10 @@ class Discovery:
     # RPCs
 
     def get_flight_info(self, ctx: CallContext, descriptor: FlightDescriptor) -> FlightInfo:
-        return self._table_info(ctx, Target.of(descriptor), None)
+        return self._table_info(ctx, Target.from_descriptor(descriptor), None)
 
     def get_schema(self, ctx: CallContext, descriptor: FlightDescriptor) -> pa.Schema:
-        return self._table_info(ctx, Target.of(descriptor), None).schema
+        return self._table_info(ctx, Target.from_descriptor(descriptor), None).schema
 
     def list_flights(self, ctx: CallContext, *, catalog: str | None, schema: str | None) -> Iterator[FlightInfo]:
         """Tables and functions, of all catalogs and schemas unless the caller narrows it down."""
@@ -153,15 +155,20 @@ class Discovery:
             catalogs = [self._directory.catalog(ctx, catalog)]
         else:
             catalogs = [self._directory.catalog(ctx, "")] if ctx.catalog else self._directory.catalogs(ctx)
-        for found in catalogs:
-            name = found.name if catalog is None else catalog
+        for listed in catalogs:
+            name = listed.name if catalog is None else catalog
             if schema is not None:
-                yield from self._schema_infos(ctx, found, self._directory.schema(ctx, found, schema), name, scan=True)
+                yield from self._schema_infos(ctx, listed, self._directory.schema(ctx, listed, schema), name, scan=True)
                 continue
-            for item in self._directory.schemas(ctx, found):
-                yield from self._schema_infos(ctx, found, item, name, scan=True)
+            for item in self._directory.schemas(ctx, listed):
+                yield from self._schema_infos(ctx, listed, item, name, scan=True)
 
     # Parts of them
+
+    def _version(self, ctx: CallContext, catalog: Catalog) -> CatalogVersion:
+        """Rules that were read again may show other columns: clients have to list anew then, too."""
+        version = catalog.version(ctx)
+        return replace(version, version=version.version + self._directory.authorizer.generation)
 
     def _listing(self, ctx: CallContext, catalog: Catalog, asked: str) -> Iterator[SchemaListing]:
         for schema in self._directory.schemas(ctx, catalog):
@@ -175,7 +182,7 @@ class Discovery:
             target = Target(asked, schema.name, Kind.TABLE, table.name)
             endpoints = [FlightEndpoint(Ticket(target=target).encode())] if scan else []
             # Row counts are left out of the cached listing: it changes with names and schemas only.
-            rows = table.row_count(ctx) if scan else None
+            rows = table.row_count(ctx) if scan and self._directory.may_read(ctx, catalog, schema, table) else None
             yield flight_info(table, target, table_schema(table), endpoints=endpoints, total_records=rows)
         for function in self._directory.functions(ctx, catalog, schema):
             target = Target(asked, schema.name, _kind(function), function.name)
@@ -185,14 +192,14 @@ class Discovery:
         if target.kind is not Kind.TABLE:
             function = self._directory.function(ctx, target, *_KINDS[target.kind])
             return flight_info(function, target, _result_schema(ctx, function))
-        found = self._directory.table(ctx, target, Operation.READ)
-        named = _named(target, found)
-        schema = readable_schema(ctx, found.table, at)
+        resolved = self._directory.table(ctx, target, Operation.READ)
+        named = _named(target, resolved)
+        schema = readable_schema(ctx, resolved.table, at)
         endpoint = FlightEndpoint(Ticket(target=named, at=at).encode())
-        rows = found.table.row_count(ctx) if at is None else None
-        return flight_info(found.table, named, schema, endpoints=[endpoint], total_records=rows)
+        rows = resolved.table.row_count(ctx) if at is None else None
+        return flight_info(resolved.table, named, schema, endpoints=[endpoint], total_records=rows)
 
 
-def _named(target: Target, found: Found) -> Target:
+def _named(target: Target, resolved: ResolvedTable) -> Target:
     """The target with the names that the catalog uses, but the catalog's as the caller wrote it."""
-    return Target(target.catalog, found.schema.name, Kind.TABLE, found.table.name)
+    return Target(target.catalog, resolved.schema.name, Kind.TABLE, resolved.table.name)

@@ -1,8 +1,8 @@
 """Running one INSERT, UPDATE or DELETE on whatever the table can do, from one form of input to one form of answer.
 
-Input is a stream of pushes: rows, row ids, or both, already fitted to the table. A table with statements takes them
-one by one. A user's table takes them as a reader, in one call for the whole stream; only when DuckDB wants rows back
-batch by batch is it called once per batch, inside one transaction.
+Input is a stream of pushes: rows, row ids, or both, already fitted to the table. A table with statements takes them one
+by one. A user's table takes them as a reader, in one call for the whole stream; when DuckDB wants rows back batch by
+batch, it is called once per batch, inside one transaction.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import pyarrow as pa
 
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.model import Catalog
+from sparkport.catalog.row_ids import ROW_ID, data_schema, find_row_id_column, row_id_field
 from sparkport.catalog.statement import Change, ChangeableTable, StatementRequest
+from sparkport.catalog.steps import step
 from sparkport.catalog.table import (
-    ROW_ID,
     DeletableBatchTable,
     DeletableTable,
     DMLOptions,
@@ -26,9 +27,6 @@ from sparkport.catalog.table import (
     Table,
     UpdatableBatchTable,
     UpdatableTable,
-    data_schema,
-    find_row_id_column,
-    row_id_field,
 )
 from sparkport.errors import FailedPrecondition, InternalError, Unsupported
 from sparkport.handlers.operations import Operations
@@ -83,11 +81,13 @@ class Execution:
         statement = table.open_statement(ctx, self.request)
         try:
             for rows, row_ids in pushes:
-                back = statement.push(rows, row_ids)
+                with step("stage"):
+                    back = statement.push(rows, row_ids)
                 if back is not None:
                     yield back if self.lock_step else _selected(back, self.options.returning_columns)
             ctx.check()
-            return statement.finish()
+            with step("commit"):
+                return statement.finish()
         finally:
             statement.abort()
 
@@ -95,11 +95,11 @@ class Execution:
         self, ctx: CallContext, pushes: Iterator[Push], operations: Operations
     ) -> Generator[pa.RecordBatch, None, int]:
         manager = self.catalog.transactions
-        own: AbstractContextManager[CallContext] = nullcontext(ctx)
+        transaction: AbstractContextManager[CallContext] = nullcontext(ctx)
         if ctx.transaction_id is None and manager is not None:
-            own = operations.own(ctx, manager)
+            transaction = operations.new_transaction(ctx, manager)
         count = 0
-        with own as inner:
+        with transaction as inner:
             called = False
             for rows, row_ids in pushes:
                 sent = _length(rows, row_ids)
@@ -160,7 +160,7 @@ def _with_reader(
 ) -> DMLResult:
     """Call a table with a reader, and read what it left: the client has to get rid of its rows.
 
-    What went wrong with the input is told as it was, whatever the table made of it: wrapped it, or took it for the end.
+    The client gets an error in the input as it was, whatever the table made of it: wrapped it, or took it for the end.
     """
     failures: list[BaseException] = []
 

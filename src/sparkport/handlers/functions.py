@@ -28,7 +28,7 @@ class Functions:
 
     def scalar(self, ctx: CallContext, upload: Upload) -> Iterator[Outgoing]:
         """One batch back for each batch in, of as many rows, before the next one is read."""
-        function = self._directory.function(ctx, Target.of(upload.descriptor), ScalarFunction)  # type: ignore[type-abstract]
+        function = self._directory.function(ctx, Target.from_descriptor(upload.descriptor), ScalarFunction)  # type: ignore[type-abstract]
         sent = upload.read_schema()
         expected = len(function.parameters)
         if len(sent) != expected:
@@ -42,7 +42,7 @@ class Functions:
 
     def table_in_out(self, ctx: CallContext, upload: Upload) -> Iterator[Outgoing]:
         """Any number of batches back for each batch in, the last one marked; one more round after the end of input."""
-        function = self._directory.function(ctx, Target.of(upload.descriptor), TableInOutFunction)  # type: ignore[type-abstract]
+        function = self._directory.function(ctx, Target.from_descriptor(upload.descriptor), TableInOutFunction)  # type: ignore[type-abstract]
         input_schema = upload.read_schema()
         if not upload.preamble:
             raise InvalidArgument("the call's parameters must come before the schema")

@@ -5,22 +5,20 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from sparkport.catalog.context import CallContext, entered
 from sparkport.catalog.model import Catalog
-from sparkport.catalog.transaction import TransactionManager, TransactionState
-from sparkport.errors import TransactionNotActive, TransactionNotFound, Unavailable, Unsupported
+from sparkport.catalog.repeats import KNOWN_SECONDS, Recent
+from sparkport.catalog.table import Key
+from sparkport.catalog.transaction import Isolation, TransactionManager, TransactionState
+from sparkport.errors import DuplicateKey, TransactionNotActive, TransactionNotFound, Unavailable, Unsupported
 
 __all__ = ["Operations", "StatementLog", "require_manager"]
 
 logger = logging.getLogger(__name__)
-
-_REMEMBERED = 100_000
-_DAY = 24 * 60 * 60.0
 
 
 def require_manager(catalog: Catalog) -> TransactionManager:
@@ -33,8 +31,10 @@ class Operations:
     """Brackets operations. Transactions that a client has ended itself take no more of them."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._ended: OrderedDict[tuple[int, str], None] = OrderedDict()
+        self.statements = StatementLog()
+        self._ended: Recent[tuple[int, str], bool] = Recent()
+        self._hidden_lock = threading.Lock()
+        self._hidden_keys: Recent[str, frozenset[tuple[str, str]]] = Recent()
 
     @contextmanager
     def running(self, ctx: CallContext, catalog: Catalog) -> Iterator[None]:
@@ -48,15 +48,33 @@ class Operations:
             yield
 
     @contextmanager
-    def own(self, ctx: CallContext, manager: TransactionManager) -> Iterator[CallContext]:
+    def new_transaction(
+        self, ctx: CallContext, manager: TransactionManager, isolation: Isolation = Isolation.SNAPSHOT
+    ) -> Iterator[CallContext]:
         """A transaction for the length of the block, for a call that has none: commits at its end, or rolls back."""
-        transaction_id = manager.begin(ctx)
+        transaction_id = manager.begin(ctx, isolation=isolation)
         inner = replace(ctx, transaction_id=transaction_id)
         with _ending(transaction_id, manager.commit, manager.rollback), entered(inner):
             yield inner
 
-    def require_own(self, ctx: CallContext, manager: TransactionManager, transaction_id: str) -> None:
-        """To a caller another's transaction is one that does not exist, so that an id alone is of no use."""
+    def hide_keys(self, transaction_id: str, table: str, keys: Iterable[Key]) -> None:
+        """A transaction changes a table with keys that its owner does not see the whole of."""
+        with self._hidden_lock:
+            known = self._hidden_keys.get(transaction_id) or frozenset()
+            self._hidden_keys.put(transaction_id, known | {(table, str(key)) for key in keys})
+
+    def commit(self, manager: TransactionManager, transaction_id: str) -> None:
+        """Keys are looked at when all is committed: where one is hidden that does not hold, its values are not told."""
+        try:
+            manager.commit(transaction_id)
+        except DuplicateKey as exc:
+            for table, key in self._hidden_keys.get(transaction_id) or ():
+                if exc.message.startswith(f"table '{table}': ") and exc.message.endswith(f" violates {key}"):
+                    raise DuplicateKey(f"a key of table '{table}' does not hold for these rows") from None
+            raise
+
+    def require_owner(self, ctx: CallContext, manager: TransactionManager, transaction_id: str) -> None:
+        """For a caller, others' transactions do not exist, so that an id alone is of no use."""
         owner = manager.owner(transaction_id)
         if owner is not None and owner != ctx.identity.subject:
             raise TransactionNotFound(transaction_id)
@@ -64,11 +82,11 @@ class Operations:
     def require_joinable(self, ctx: CallContext, catalog: Catalog) -> None:
         """Return when the call is in no transaction, or in none of another caller."""
         if ctx.transaction_id is not None and catalog.transactions is not None:
-            self.require_own(ctx, catalog.transactions, ctx.transaction_id)
+            self.require_owner(ctx, catalog.transactions, ctx.transaction_id)
 
     def state(self, ctx: CallContext, manager: TransactionManager, transaction_id: str) -> TransactionState:
         """The state of a caller's transaction."""
-        self.require_own(ctx, manager, transaction_id)
+        self.require_owner(ctx, manager, transaction_id)
         state = manager.status(transaction_id)
         if state is None:
             raise TransactionNotFound(transaction_id)
@@ -88,15 +106,11 @@ class Operations:
             yield
 
     def is_ended(self, manager: TransactionManager, transaction_id: str) -> bool:
-        with self._lock:
-            return (id(manager), transaction_id) in self._ended
+        return self._ended.get((id(manager), transaction_id)) is not None
 
     def ended(self, manager: TransactionManager, transaction_id: str) -> None:
-        """The client has ended the transaction, which a manager that auto-commits cannot tell from its own commits."""
-        with self._lock:
-            self._ended[(id(manager), transaction_id)] = None
-            while len(self._ended) > _REMEMBERED:
-                self._ended.popitem(last=False)
+        """The client has ended the transaction, which a manager that auto-commits takes for its own commits."""
+        self._ended.put((id(manager), transaction_id), True)
 
 
 @contextmanager
@@ -113,61 +127,42 @@ def _ending(transaction_id: str, commit: Callable[[str], None], rollback: Callab
         raise
 
 
-@dataclass(slots=True)
-class _Entry:
-    when: float
-    count: int | None = None
-
-
 class StatementLog:
     """Statements by their ids, so that one that is sent again after a lost answer is not done twice."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
         self._lock = threading.Lock()
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._running: set[str] = set()
+        self._counts: Recent[str, int] = Recent(KNOWN_SECONDS, clock)
 
     @contextmanager
     def once(self, key: str | None, catalog: Catalog, *, schema: str, table: str) -> Iterator[_Once]:
         """Runs the block for a statement on a table; ``done`` of what it yields says what came of an earlier run.
 
-        What the server itself does not remember, because it was started anew, the catalog may.
+        The catalog may remember what the server, because it was started anew, does not.
         """
         if key is None:
             yield _Once()
             return
         with self._lock:
-            self._forget()
-            entry = self._entries.get(key)
-            if entry is not None and entry.count is None:
-                raise Unavailable("the same statement is still running: send it again for its outcome")
-            if entry is None:
-                self._entries[key] = _Entry(self._clock())
+            count = self._counts.get(key)
+            if count is None:
+                if key in self._running:
+                    raise Unavailable("the same statement is still running: send it again for its outcome")
+                self._running.add(key)
+        if count is not None:
+            yield _Once(count)
+            return
+        once = _Once()
         try:
-            known = catalog.committed_statement(key, schema=schema, table=table) if entry is None else entry.count
-            once = _Once(known)
-        except BaseException:
-            with self._lock:
-                self._entries.pop(key, None)
-            raise
-        try:
+            once.done = catalog.committed_statement(key, schema=schema, table=table)
             yield once
         finally:
-            if entry is None:
-                with self._lock:
-                    count = once.done if once.count is None else once.count
-                    if count is None:
-                        self._entries.pop(key, None)
-                    else:
-                        self._entries[key] = _Entry(self._clock(), count)
-
-    def _forget(self) -> None:
-        now = self._clock()
-        while self._entries:
-            key, entry = next(iter(self._entries.items()))
-            if now - entry.when < _DAY and len(self._entries) <= _REMEMBERED:
-                return
-            del self._entries[key]
+            count = once.done if once.count is None else once.count
+            with self._lock:
+                if count is not None:
+                    self._counts.put(key, count)
+                self._running.discard(key)
 
 
 @dataclass(slots=True)

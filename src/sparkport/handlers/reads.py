@@ -10,15 +10,17 @@ import pyarrow as pa
 from sparkport.auth.model import Operation
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.functions import Arguments, TableFunction
+from sparkport.catalog.row_ids import find_row_id_column
 from sparkport.catalog.scan import DuckDBCall, Scan, Scannable, ScanRequest, as_scan
-from sparkport.catalog.table import DirectTable, Table, find_row_id_column
+from sparkport.catalog.steps import step
+from sparkport.catalog.table import DirectTable, Table
 from sparkport.errors import InternalError, InvalidArgument
 from sparkport.filters.expressions import Expression
-from sparkport.handlers.agents import is_duckdb
 from sparkport.handlers.closing import closed_with
 from sparkport.handlers.directory import Directory
 from sparkport.handlers.discovery import readable_schema
-from sparkport.protocol.calls import call_location
+from sparkport.handlers.user_agents import is_duckdb
+from sparkport.protocol.call_locations import call_location
 from sparkport.protocol.contents import table_schema
 from sparkport.protocol.filters import parse_filters
 from sparkport.protocol.flight import FlightDescriptor, FlightEndpoint
@@ -37,7 +39,7 @@ class Reads:
         self._directory = directory
 
     def endpoints(self, ctx: CallContext, body: MapReader) -> bytes:
-        target = Target.of(FlightDescriptor.decode(body.raw("descriptor")))
+        target = Target.from_descriptor(FlightDescriptor.decode(body.raw("descriptor")))
         parameters = body.map("parameters")
         filters = parameters.optional_text("json_filters")
         at = as_of(parameters.optional_text("at_unit"), parameters.optional_text("at_value"))
@@ -50,8 +52,11 @@ class Reads:
                 request = ScanRequest(columns=_names(schema, column_ids), filter=condition, at=at)
                 calls = None if _wants_row_id(schema, column_ids) else _duckdb_calls(ctx, table, request)
                 if calls is not None:
+                    ctx.record.asks("read files", catalog=ctx.record.catalog, name=ctx.record.table)
+                    ctx.record.accesses()
                     return pack([FlightEndpoint(b"", (call_location(call),)).encode() for call in calls])
-                parts: Sequence[ScanRequest] = table.plan(ctx, request)
+                with step("plan"):
+                    parts: Sequence[ScanRequest] = table.plan(ctx, request)
         else:
             function = self._directory.function(ctx, target, TableFunction)  # type: ignore[type-abstract]
             condition = _condition(ctx, filters)
@@ -88,17 +93,17 @@ class Reads:
 
         One that is over, or was never begun, is refused.
         """
-        found = self._directory.table(ctx, target, Operation.READ)
-        manager = found.catalog.transactions
+        resolved = self._directory.table(ctx, target, Operation.READ)
+        manager = resolved.catalog.transactions
         if ctx.transaction_id is None or manager is None:
-            yield found.table
+            yield resolved.table
             return
         with self._directory.operations.held(manager, ctx.transaction_id):
-            yield found.table
+            yield resolved.table
 
 
 def _condition(ctx: CallContext, filters: str | bytes | None) -> Expression | None:
-    """The filter, read for those only who may read what it is about, and while they still wait."""
+    """The filter. It is read only for callers who may read the table, and while they still wait."""
     ctx.check()
     condition = None if filters is None else parse_filters(filters)
     ctx.check()
@@ -149,15 +154,20 @@ def _stream(ctx: CallContext, schema: pa.Schema, request: ScanRequest, rows: Sca
         yield SchemaMessage(schema)
         select = _Selection(schema, request)
         done = 0
-        for batch in scan:
+        batches = iter(scan)
+        while True:
+            with step("read"):
+                batch = next(batches, None)
+            if batch is None:
+                return
             ctx.check()
             done += batch.num_rows
-            progress = pack({"progress": min(1.0, done / scan.total_rows)}) if scan.total_rows else None
-            yield BatchMessage(select(batch), progress)
+            part = done / scan.total_rows if scan.total_rows else scan.progress()
+            yield BatchMessage(select(batch), None if part is None else pack({"progress": min(1.0, part)}))
 
 
 class _Selection:
-    """Picks the asked columns out of each batch. A table that breaks its own schema is told so, not passed on."""
+    """Picks the asked columns out of each batch. Batches that break the table's own schema are an error."""
 
     def __init__(self, schema: pa.Schema, request: ScanRequest) -> None:
         self._schema = schema

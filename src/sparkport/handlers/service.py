@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 
@@ -14,8 +15,9 @@ from sparkport.handlers.ddl import ALTERATIONS, Ddl
 from sparkport.handlers.directory import Directory
 from sparkport.handlers.discovery import Discovery
 from sparkport.handlers.functions import Functions
-from sparkport.handlers.operations import StatementLog
-from sparkport.handlers.puts import Puts
+from sparkport.handlers.jobs import JobActions
+from sparkport.handlers.json_contract import JsonContract
+from sparkport.handlers.keyed_changes import KeyedChanges
 from sparkport.handlers.reads import Reads
 from sparkport.handlers.transactions import TransactionActions
 from sparkport.handlers.writes import Writes
@@ -24,6 +26,7 @@ from sparkport.protocol.flight import ActionType, FlightDescriptor, FlightInfo
 from sparkport.protocol.maps import MapReader, is_json
 from sparkport.protocol.streams import Outgoing, Upload
 from sparkport.protocol.targets import Kind, Target
+from sparkport.upserts.model import KeyedChange
 
 __all__ = ["ActionFunction", "CustomAction", "Handlers"]
 
@@ -56,10 +59,12 @@ class Handlers:
         self._discovery = Discovery(directory)
         self._reads = Reads(directory)
         self._functions = Functions(directory)
-        operations, log = directory.operations, StatementLog()
+        operations, log = directory.operations, directory.operations.statements
         self._writes = Writes(directory, operations, log)
-        self._puts = Puts(directory, operations, log)
+        self._json = JsonContract(directory, operations, log)
+        self._keyed = KeyedChanges(directory, operations)
         self._transactions = TransactionActions(directory, operations)
+        self._jobs = JobActions(directory)
         self._ddl = Ddl(directory)
         self._custom: dict[str, CustomAction] = {}
         self._actions: dict[str, _Handler] = {
@@ -81,7 +86,8 @@ class Handlers:
         self._json_actions: dict[str, _Handler] = {
             "commit_transaction": self._transactions.commit,
             "create_transaction": self._transactions.create,
-            "delete": self._puts.delete,
+            "end_job": self._jobs.end,
+            "delete": self._json.delete,
             "get_transaction_status": self._transactions.status,
             "rollback_transaction": self._transactions.rollback,
         }
@@ -91,6 +97,7 @@ class Handlers:
             "scalar_function": self._functions.scalar,
             "table_function_in_out": self._functions.table_in_out,
             "update": self._writes.update,
+            **{change.value: partial(self._keyed.exchange, change=change) for change in KeyedChange},
         }
 
     @property
@@ -110,8 +117,10 @@ class Handlers:
 
     def do_action(self, ctx: CallContext, name: str, body: bytes) -> Iterator[bytes]:
         custom = self._custom.get(name)
+        if custom is not None or name in self.handled_actions:
+            ctx.record.action = name
         if custom is not None:
-            yield from custom.function(self._permitted(ctx, custom, body), body)
+            yield from custom.function(self.permitted(ctx, name, body), body)
             return
         if name not in self.handled_actions:
             raise Unsupported(f"action '{name}' is not implemented")
@@ -123,12 +132,16 @@ class Handlers:
         if answer is not None:
             yield answer
 
-    def _permitted(self, ctx: CallContext, action: CustomAction, body: bytes) -> CallContext:
-        """The call in the catalog that its action works on, where the caller may run it; raises where not."""
+    def has_action(self, name: str) -> bool:
+        return name in self._custom or name in self.handled_actions
+
+    def permitted(self, ctx: CallContext, name: str, body: bytes) -> CallContext:
+        """The call in the catalog that a custom action works on, where the caller may run it; raises where not."""
+        action = self._custom[name]
         ctx = replace(ctx, catalog=self.directory.require_action(ctx, action.name, action.catalog))
         if action.fills is not None:
             for operation in (Operation.CREATE, Operation.DROP):
-                self.directory.authorizer.require(ctx.identity, operation, Resource(ctx.catalog, action.fills))
+                self.directory.require(ctx, operation, Resource(ctx.catalog, action.fills))
         if action.table is not None:
             asked = MapReader.from_json(body)
             schema, name = asked.optional_text("schema_name") or "", asked.text("table_name")
@@ -154,7 +167,7 @@ class Handlers:
         return self._reads.do_get(ctx, ticket)
 
     def do_put(self, ctx: CallContext, upload: Upload) -> Iterator[bytes]:
-        return self._puts.do_put(ctx, upload)
+        return self._json.do_put(ctx, upload)
 
     def do_exchange(self, ctx: CallContext, upload: Upload) -> Iterator[Outgoing]:
         operation = ctx.headers.get("airport-operation")
@@ -163,4 +176,5 @@ class Handlers:
         exchange = self._exchanges.get(operation)
         if exchange is None:
             raise Unsupported(f"exchange operation '{operation}' is not implemented")
+        ctx.record.action = operation
         return exchange(ctx, upload)

@@ -8,6 +8,7 @@ from contextlib import suppress
 from sparkport.auth.model import Operation, Resource
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.model import Catalog
+from sparkport.catalog.steps import step
 from sparkport.catalog.transaction import Isolation, TransactionManager, TransactionState, require_committable
 from sparkport.errors import (
     InternalError,
@@ -59,9 +60,10 @@ class TransactionActions:
     def commit(self, ctx: CallContext, body: MapReader) -> bytes:
         transaction_id = body.text("transaction_id")
         manager = self._manager_to_end(ctx, body, transaction_id)
-        self._operations.require_own(ctx, manager, transaction_id)
+        self._operations.require_owner(ctx, manager, transaction_id)
         require_committable(manager, transaction_id)
-        manager.commit(transaction_id)
+        with step("commit"):
+            self._operations.commit(manager, transaction_id)
         return self._ended(manager, transaction_id)
 
     def rollback(self, ctx: CallContext, body: MapReader) -> bytes:
@@ -87,7 +89,7 @@ class TransactionActions:
         auto_commit: bool = True,
         isolation: Isolation = Isolation.SNAPSHOT,
     ) -> str:
-        self._directory.authorizer.require(ctx.identity, Operation.TRANSACTION, Resource(catalog.name))
+        self._directory.require(ctx, Operation.TRANSACTION, Resource(catalog.name))
         try:
             return manager.begin(ctx, auto_commit=auto_commit, isolation=isolation)
         except SparkportError:
@@ -97,7 +99,7 @@ class TransactionActions:
 
     def _manager_to_end(self, ctx: CallContext, body: MapReader, transaction_id: str) -> TransactionManager:
         catalog = self._catalog_of(ctx, body, transaction_id)
-        self._directory.authorizer.require(ctx.identity, Operation.TRANSACTION, Resource(catalog.name))
+        self._directory.require(ctx, Operation.TRANSACTION, Resource(catalog.name))
         return require_manager(catalog)
 
     def _catalog_of(self, ctx: CallContext, body: MapReader, transaction_id: str) -> Catalog:

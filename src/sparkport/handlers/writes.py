@@ -1,25 +1,24 @@
 """Row changes from DuckDB over DoExchange. Generators without I/O: an upload in, messages out, in lock-step.
 
 The client waits for the server's schema before it sends rows; when it wants rows back it reads exactly one batch for
-each that it writes, of as many rows, before it writes the next. At the end it is told how many rows were changed.
+each that it writes, of as many rows, before it writes the next. At the end it gets the number of changed rows.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Generator, Iterator
 
 import pyarrow as pa
 
 from sparkport.catalog.casting import converter
 from sparkport.catalog.context import CallContext
-from sparkport.catalog.model import Catalog
-from sparkport.catalog.row_ids import require_row_id_column, split_row_ids
+from sparkport.catalog.repeats import statement_key
+from sparkport.catalog.row_ids import data_schema, find_row_id_column, require_row_id_column, split_row_ids
 from sparkport.catalog.statement import Change, MissingRows, StatementRequest
-from sparkport.catalog.table import DMLOptions, data_schema, find_row_id_column
+from sparkport.catalog.table import DMLOptions
 from sparkport.errors import AlreadyExists, InternalError
 from sparkport.handlers.columns import fit_all, fit_some
-from sparkport.handlers.directory import Directory, Found
+from sparkport.handlers.directory import Directory, ResolvedTable
 from sparkport.handlers.execution import Execution, Push, require_ability
 from sparkport.handlers.operations import Operations, StatementLog
 from sparkport.protocol.contents import table_schema
@@ -27,27 +26,9 @@ from sparkport.protocol.maps import pack
 from sparkport.protocol.streams import BatchMessage, MetadataMessage, Outgoing, SchemaMessage, Upload
 from sparkport.protocol.targets import Target
 
-__all__ = ["Writes", "statement_key"]
+__all__ = ["Writes"]
 
 _Answer = Callable[[pa.RecordBatch], pa.RecordBatch]
-
-
-def statement_key(ctx: CallContext, catalog: Catalog, target: Target, change: Change) -> str | None:
-    """What makes a statement the same as an earlier one. In a deferred transaction it is part of that one only."""
-    if ctx.statement_id is None:
-        return None
-    manager, transaction_id = catalog.transactions, ctx.transaction_id
-    deferred = manager is not None and transaction_id is not None and not manager.auto_commits(transaction_id)
-    parts = (
-        catalog.name,
-        target.schema.casefold(),
-        target.name.casefold(),
-        change.value,
-        ctx.identity.subject,
-        ctx.statement_id,
-        transaction_id if deferred else None,
-    )
-    return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 class Writes:
@@ -66,10 +47,10 @@ class Writes:
         return self._change(ctx, upload, Change.DELETE)
 
     def _change(self, ctx: CallContext, upload: Upload, change: Change) -> Iterator[Outgoing]:
-        target = Target.of(upload.descriptor)
+        target = Target.from_descriptor(upload.descriptor)
         catalog = self._directory.catalog(ctx, target.catalog)
         returning = ctx.headers.get("return-chunks") == "1"
-        key = statement_key(ctx, catalog, target, change)
+        key = statement_key(ctx, catalog, change, schema=target.schema, table=target.name)
         with self._log.once(key, catalog, schema=target.schema, table=target.name) as once:
             if once.done is not None:
                 count = once.done
@@ -78,6 +59,7 @@ class Writes:
                 with self._operations.running(ctx, catalog):
                     count = yield from self._statement(ctx, upload, target, change, returning=returning, key=key)
                 once.count = count
+                ctx.record.changed(count)
         yield MetadataMessage(pack({"total_changed": count}))
 
     def _statement(
@@ -90,13 +72,13 @@ class Writes:
         returning: bool,
         key: str | None,
     ) -> Generator[Outgoing, None, int]:
-        found = self._directory.changeable(ctx, target, change, returning=returning)
-        require_ability(found.table, change)
-        sent = upload.read_schema()
-        execution, pushes = _planned(found, change, sent, upload, returning=returning, key=key)
-        yield SchemaMessage(_answer_schema(found, change, sent))
-        rows = execution.run(ctx, pushes(ctx), self._operations)
-        return (yield from _answered(rows, _echo(sent) if change is Change.UPDATE else _table_types(found)))
+        with self._directory.changing(ctx, target, change, returning=returning) as (ctx, resolved):
+            require_ability(resolved.table, change)
+            sent = upload.read_schema()
+            execution, pushes = _planned(resolved, change, sent, upload, returning=returning, key=key)
+            yield SchemaMessage(_answer_schema(resolved, change, sent))
+            rows = execution.run(ctx, pushes(ctx), self._operations)
+            return (yield from _answered(rows, _echo(sent) if change is Change.UPDATE else _table_types(resolved)))
 
     def _repeated(
         self, ctx: CallContext, upload: Upload, target: Target, change: Change, *, returning: bool
@@ -104,21 +86,21 @@ class Writes:
         """A statement that was committed before: its rows are read and left alone."""
         if returning:
             raise AlreadyExists(f"statement '{ctx.statement_id}' has been committed: its rows cannot be returned again")
-        found = self._directory.changeable(ctx, target, change, returning=returning)
-        yield SchemaMessage(_answer_schema(found, change, upload.read_schema()))
+        resolved = self._directory.changeable(ctx, target, change, returning=returning)
+        yield SchemaMessage(_answer_schema(resolved, change, upload.read_schema()))
         for _ in upload:
             ctx.check()
 
 
-def _answer_schema(found: Found, change: Change, sent: pa.Schema) -> pa.Schema:
-    return sent if change is Change.UPDATE else table_schema(found.table)
+def _answer_schema(resolved: ResolvedTable, change: Change, sent: pa.Schema) -> pa.Schema:
+    return sent if change is Change.UPDATE else table_schema(resolved.table)
 
 
 def _planned(
-    found: Found, change: Change, sent: pa.Schema, upload: Upload, *, returning: bool, key: str | None
+    resolved: ResolvedTable, change: Change, sent: pa.Schema, upload: Upload, *, returning: bool, key: str | None
 ) -> tuple[Execution, Callable[[CallContext], Iterator[Push]]]:
-    """How the statement will run, and the pushes it will run on; all that is wrong with the schema is told here."""
-    table = found.table
+    """How the statement will run, and the pushes it will run on; all that is wrong with the schema is raised here."""
+    table = resolved.table
     columns = data_schema(table.schema)
     returning_columns: tuple[str, ...] = ()
     if change is Change.INSERT:
@@ -153,7 +135,7 @@ def _planned(
     )
     options = DMLOptions(returning, returning_columns if returning else ())
     return (
-        Execution(catalog=found.catalog, table=table, request=request, options=options, lock_step=True),
+        Execution(catalog=resolved.catalog, table=table, request=request, options=options, lock_step=True),
         pushes,
     )
 
@@ -191,17 +173,17 @@ def _echo(sent: pa.Schema) -> _Answer:
     return answer
 
 
-def _as_sent(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Back from the table's type to the client's, of which the values came."""
-    if pa.types.is_null(kind):
+def _as_sent(column: pa.Array, sent_type: pa.DataType) -> pa.Array:
+    """From the table's type back to the client's, in which the values came."""
+    if pa.types.is_null(sent_type):
         return pa.nulls(len(column))
-    convert = converter(column.type, kind)
-    return column.cast(kind) if convert is None else convert(column)
+    convert = converter(column.type, sent_type)
+    return column.cast(sent_type) if convert is None else convert(column)
 
 
-def _table_types(found: Found) -> _Answer:
+def _table_types(resolved: ResolvedTable) -> _Answer:
     """Rows back in the table's types; columns that the table did not give back are null."""
-    schema = table_schema(found.table)
+    schema = table_schema(resolved.table)
 
     def answer(batch: pa.RecordBatch) -> pa.RecordBatch:
         names = [name for name in schema.names if name in batch.schema.names]

@@ -10,7 +10,7 @@ import pyarrow as pa
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.ddl import OnConflict, TableDefinition
 from sparkport.errors import InternalError
-from sparkport.lakehouse.spark.server import translated
+from sparkport.lakehouse.spark.server import Work, translated
 from sparkport.lakehouse.spark.sql import quoted
 from sparkport.lakehouse.tables.catalog import LakehouseCatalog, LakehouseSchema
 
@@ -108,8 +108,8 @@ def fill_demo(catalog: LakehouseCatalog, *, items: int = ITEMS, replace: bool = 
     sizes = {"items": items, "orders": orders, "customers": -(-orders // _ORDERS_PER_CUSTOMER)}
     # In this order: what orders cost is the sum of their items.
     for demo in (_CUSTOMERS, _ITEMS, _ORDERS):
-        found = schema.table(ctx, demo.name)
-        rows = None if found is None else found.row_count(ctx)
+        existing = schema.table(ctx, demo.name)
+        rows = None if existing is None else existing.row_count(ctx)
         if rows and not replace:
             yield f"{DEMO_SCHEMA}.{demo.name} is there already, with {rows:,} rows"
             continue
@@ -118,8 +118,9 @@ def fill_demo(catalog: LakehouseCatalog, *, items: int = ITEMS, replace: bool = 
         schema.create_table(ctx, definition, OnConflict.REPLACE)
         target = quoted(catalog.name, DEMO_SCHEMA, demo.name)
         query = demo.query.format(catalog=quoted(catalog.name), **sizes)
+        work = Work("demo", ((DEMO_SCHEMA, demo.name),))
         with (
-            catalog.engine.spark.session(timeout=_READY_SECONDS) as session,
+            catalog.engine.storage.spark.session(timeout=_READY_SECONDS, work=work) as session,
             translated(f"filling '{demo.name}'"),
         ):
             session.sql(f"INSERT INTO {target} {query}").collect()

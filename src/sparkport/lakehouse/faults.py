@@ -25,10 +25,10 @@ __all__ = ["ACTIONS", "Fault", "POINTS", "fault", "on_fault", "on_kill_spark"]
 
 POINTS = (
     "stage.before",  # the first rows of a statement are here
-    "stage.after",  # all rows are in the staging folder
+    "stage.after",  # all rows are here, and go to Spark through the staging folder, or into the journal
     "defer.after",  # a statement is in its transaction's file, nothing else has happened
     "commit.decided",  # a transaction has no conflict with the tables as they are
-    "apply.before",  # Spark is about to be told
+    "apply.before",  # Spark is about to get the statement
     "apply.between",  # new rows are on a branch, changed ones are not
     "apply.after",  # Spark has made a snapshot that nobody sees
     "publish.before",  # the snapshot is found to be right
@@ -60,10 +60,10 @@ class Fault:
 
     @classmethod
     def parse(cls, text: str) -> Fault:
-        found = _FORM.fullmatch(text.strip())
-        if found is None or found["point"] not in POINTS or (found["action"] or "server") not in ACTIONS:
+        match = _FORM.fullmatch(text.strip())
+        if match is None or match["point"] not in POINTS or (match["action"] or "server") not in ACTIONS:
             raise ValueError(f"no such fault: {text!r}")
-        return cls(found["point"], found["action"] or "server", float(found["seconds"] or 0.0), int(found["time"] or 1))
+        return cls(match["point"], match["action"] or "server", float(match["seconds"] or 0.0), int(match["time"] or 1))
 
     def __str__(self) -> str:
         return f"{self.point}#{self.time}={self.action}:{self.seconds:g}"

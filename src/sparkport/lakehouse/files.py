@@ -23,7 +23,8 @@ from urllib.parse import unquote
 import fsspec
 from fsspec.asyn import AsyncFileSystem
 
-from sparkport.errors import AlreadyExists, NotFound, PermissionDenied, ResourceExhausted, SparkportError, Unavailable
+from sparkport.catalog.disk_errors import disk_error
+from sparkport.errors import AlreadyExists, NotFound, SparkportError, Unavailable
 
 __all__ = ["FileInfo", "FileSystem", "local_path", "plain_path", "protocol_of", "sync"]
 
@@ -32,7 +33,7 @@ _REMEMBERED = 20_000
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """A file found by listing; ``modified`` is in seconds since the epoch, None where the store does not tell."""
+    """A file found by listing; ``modified`` is in seconds since the epoch, None where the store does not say."""
 
     path: str
     size: int
@@ -41,8 +42,8 @@ class FileInfo:
 
 def protocol_of(path: str) -> str:
     """``s3`` for ``s3://bucket/x``; ``file`` for local files. A one-letter scheme is a drive, not a protocol."""
-    scheme, found, _ = path.partition(":")
-    if not found or len(scheme) < 2 or not scheme.replace("+", "").replace("-", "").isalnum():
+    scheme, separator, _ = path.partition(":")
+    if not separator or len(scheme) < 2 or not scheme.replace("+", "").replace("-", "").isalnum():
         return "file"
     return scheme.lower()
 
@@ -173,6 +174,25 @@ class FileSystem:
     def published(self, paths: Sequence[str]) -> None:
         """A catalog points to these metadata files, or did: they are not this process's to remove any more."""
 
+    @contextlib.contextmanager
+    def create(self, path: str) -> Iterator[Any]:
+        """A binary file to write to, in the place of one that may be there; nobody sees half of it.
+
+        It is there, and durable but for the folder's own entry (see ``sync``), when the block ends well.
+        """
+        with _translated(path):
+            local = local_path(path)
+            with _created_local(local) if local is not None else _created_remote(self._filesystem(path), path) as file:
+                yield file
+
+    def stat(self, path: str) -> FileInfo:
+        """Raises NotFound."""
+        with _translated(path):
+            if (local := local_path(path)) is not None:
+                stat = local.stat()
+                return FileInfo(path, stat.st_size, stat.st_mtime)
+            return _info(path, self._filesystem(path).info(path))
+
     def exists(self, path: str) -> bool:
         with _translated(path):
             if (local := local_path(path)) is not None:
@@ -201,9 +221,9 @@ class FileSystem:
             if (local := local_path(prefix)) is not None:
                 return sorted(_walk(local), key=lambda info: info.path)
             remote = self._filesystem(prefix)
-            found = remote.find(prefix, detail=True)
+            entries = remote.find(prefix, detail=True)
             root, base = str(remote._strip_protocol(prefix)).rstrip("/"), prefix.rstrip("/")
-            return [_info(base + name.removeprefix(root), found[name]) for name in sorted(found)]
+            return [_info(base + name.removeprefix(root), entries[name]) for name in sorted(entries)]
 
     def duckdb_path(self, path: str) -> str:
         """The address to give to DuckDB, with nothing left in it that DuckDB would take for a pattern."""
@@ -228,21 +248,21 @@ class FileSystem:
             key = (protocol, remembering)
             if key not in self._remote:
                 try:
-                    kind = fsspec.get_filesystem_class(protocol)
-                    made = _remembering(kind) if remembering else kind
-                    self._remote[key] = made(**self._options.get(protocol, {}))
+                    filesystem_class = fsspec.get_filesystem_class(protocol)
+                    chosen_class = _remembering(filesystem_class) if remembering else filesystem_class
+                    self._remote[key] = chosen_class(**self._options.get(protocol, {}))
                 except (ImportError, ValueError) as exc:
                     raise Unavailable(f"no access to {protocol}:// files here: {exc}") from exc
             return self._remote[key]
 
 
-def _remembering(kind: type) -> type:
+def _remembering(filesystem_class: type) -> type:
     """A file system that asks for the size of each file once. DuckDB asks for it ten times in each scan, and files of a
     table never change: one that is gone is noticed when it is read."""
-    if not issubclass(kind, AsyncFileSystem):
-        return kind
+    if not issubclass(filesystem_class, AsyncFileSystem):
+        return filesystem_class
 
-    class Remembering(kind):  # type: ignore[misc]
+    class Remembering(filesystem_class):  # type: ignore[misc]
         cachable = False  # fsspec would hand out the same to whoever asks for one with these options
 
         def __init__(self, *args: Any, **options: Any) -> None:
@@ -251,14 +271,14 @@ def _remembering(kind: type) -> type:
 
         async def _info(self, path: str, *args: Any, **options: Any) -> Any:
             key = self._strip_protocol(path)
-            found = self._known.get(key)
-            if found is None:
-                found = await super()._info(path, *args, **options)
-                if found["type"] == "file":
-                    self._known[key] = found
+            info = self._known.get(key)
+            if info is None:
+                info = await super()._info(path, *args, **options)
+                if info["type"] == "file":
+                    self._known[key] = info
                     while len(self._known) > _REMEMBERED:
                         self._known.popitem(last=False)
-            return found
+            return info
 
     return Remembering
 
@@ -279,6 +299,32 @@ def _write_local(path: Path, data: bytes) -> None:
     finally:
         aside.unlink(missing_ok=True)
     _sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def _created_local(path: Path) -> Iterator[Any]:
+    _make_folder(path.parent)
+    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with aside.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _created_remote(remote: Any, path: str) -> Iterator[Any]:
+    file = remote.open(path, "wb")
+    try:
+        yield file
+    except BaseException:
+        file.discard()
+        file.closed = True  # else it would be put there as far as it was written
+        raise
+    file.close()
 
 
 def _write_remote(remote: Any, path: str, data: bytes) -> None:
@@ -317,17 +363,21 @@ def _translated(path: str) -> Iterator[None]:
         raise NotFound(f"file '{path}' not found") from exc
     except FileExistsError as exc:
         raise AlreadyExists(f"file '{path}' exists already") from exc
-    except PermissionError as exc:
-        raise PermissionDenied(f"no access to file '{path}'") from exc
     except OSError as exc:
-        if exc.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise ResourceExhausted(f"the disk is full: file '{path}' cannot be written") from exc
-        if exc.errno == errno.EROFS:
-            raise PermissionDenied(f"file '{path}' is on a read-only file system") from exc
-        raise Unavailable(f"file '{path}': {exc.strerror or exc}") from exc
+        raise disk_error(exc, f"file '{path}'") from exc
     except SparkportError:
         raise
     except Exception as exc:  # a store's library has errors of its own, for instance for an address nobody answers at
         if protocol_of(path) == "file":
-            raise
+            if _can_be(path):
+                raise
+            raise NotFound(f"file {path!a} not found") from exc
         raise Unavailable(f"file '{path}': {exc}") from exc
+
+
+def _can_be(path: str) -> bool:
+    """Whether a file can have this name at all. Others have written it into a catalog."""
+    try:
+        return b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        return False

@@ -32,12 +32,12 @@ class JarCache:
         return self._folder is not None or bool(self._kept())
 
     def arguments(self) -> list[str]:
-        """What spark-submit is told."""
+        """The arguments for spark-submit."""
         if self._folder is not None:
-            found = sorted(self._folder.glob("*.jar"))
-            if not found:
+            jars = sorted(self._folder.glob("*.jar"))
+            if not jars:
                 raise FailedPrecondition(f"there is no jar in {self._folder}; needed are {', '.join(self._packages)}")
-            return ["--jars", ",".join(str(path.resolve()) for path in found)]
+            return ["--jars", ",".join(str(path.resolve()) for path in jars)]
         kept = self._kept()
         if kept:
             return ["--jars", ",".join(kept)]
@@ -48,15 +48,15 @@ class JarCache:
         """Spark has started, so what it resolved is whole."""
         if self.resolved():
             return
-        found = sorted(str(path) for path in (self._ivy / "jars").glob("*.jar"))
-        if found:
+        jars = sorted(str(path) for path in (self._ivy / "jars").glob("*.jar"))
+        if jars:
             temporary = self._list.with_suffix(f".{os.getpid()}")
-            temporary.write_text(json.dumps(found))
+            temporary.write_text(json.dumps(jars))
             temporary.replace(self._list)
 
     def _kept(self) -> list[str]:
         try:
-            found: list[str] = json.loads(self._list.read_text())
+            jars: list[str] = json.loads(self._list.read_text())
         except (OSError, ValueError):
             return []
-        return found if all(Path(path).exists() for path in found) else []
+        return jars if all(Path(path).exists() for path in jars) else []

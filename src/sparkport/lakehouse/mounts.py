@@ -25,14 +25,14 @@ def network_file_system(folder: Path, *, mounts: Path = _MOUNTS) -> str | None:
         wanted = folder.resolve()
     except OSError:
         return None
-    found, longest = "", -1
+    mounted, longest = "", -1
     for line in lines:
         head, separator, tail = line.partition(" - ")
-        fields, kind = head.split(), tail.partition(" ")[0]
+        fields, file_system = head.split(), tail.partition(" ")[0]
         if not separator or len(fields) < 5:
             continue
         place = Path(fields[4].encode().decode("unicode_escape"))
         # Of several mounts on one place the last hides the others.
         if wanted.is_relative_to(place) and len(place.parts) >= longest:
-            found, longest = kind, len(place.parts)
-    return found if found in _NETWORK else None
+            mounted, longest = file_system, len(place.parts)
+    return mounted if mounted in _NETWORK else None

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 __all__ = ["TableName"]
 
-TableName = tuple[str, str]
-"""Schema and table."""
+
+class TableName(NamedTuple):
+    """A table's name, with the schema that it is in."""
+
+    schema: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}"

@@ -9,16 +9,18 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from sparkport.errors import InvalidArgument
+from sparkport.lakehouse.file_modes import FileMode
 from sparkport.lakehouse.files import local_path, protocol_of
 from sparkport.lakehouse.jars import cache_home
-from sparkport.lakehouse.modes import FileMode
 
-__all__ = ["ICEBERG_RUNTIME", "LakehouseSettings"]
+__all__ = ["ALL_PACKAGES", "ICEBERG_RUNTIME", "LakehouseSettings"]
 
 ICEBERG_RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0"
 _ICEBERG_AWS = "org.apache.iceberg:iceberg-aws-bundle:1.11.0"
 _SQLITE_DRIVER = "org.xerial:sqlite-jdbc:3.50.3.0"
 _POSTGRES_DRIVER = "org.postgresql:postgresql:42.7.7"
+ALL_PACKAGES = (ICEBERG_RUNTIME, _ICEBERG_AWS, _SQLITE_DRIVER, _POSTGRES_DRIVER)
+"""What Spark has to load beyond itself, for any catalog and warehouse."""
 
 _S3 = frozenset({"s3", "s3a"})
 _S3_FILE_IO = "org.apache.iceberg.aws.s3.S3FileIO"
@@ -43,7 +45,8 @@ class LakehouseSettings:
     may take longer. ``ledger_uri`` is the database for a REST catalog's transactions and statements, which other
     catalogs keep in their own. ``properties`` whose names begin with ``spark.`` are Spark's; all others are the Iceberg
     catalog's, such as ``s3.endpoint``. Secrets may be among them, so they are not shown. ``direct_reads``: DuckDB
-    clients reach the warehouse by the same addresses, and read files themselves.
+    clients reach the warehouse by the same addresses, and read files themselves. ``backups`` is where clients may
+    have the server put backups.
     """
 
     warehouse: str = "warehouse"
@@ -59,14 +62,15 @@ class LakehouseSettings:
     statement_seconds: float = 3_600.0
     file_mode: FileMode = FileMode.PRIVATE
     direct_reads: bool = False
+    backups: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        own = {
+        properties = {
             key if key.startswith("spark.") else f"{self._catalog}.{key}": value
             for key, value in self.properties.items()
         }
-        object.__setattr__(self, "properties", own)
+        object.__setattr__(self, "properties", properties)
         remote = local_path(self.warehouse) is None
         if remote and self.catalog_uri is None:
             raise InvalidArgument(
@@ -108,21 +112,25 @@ class LakehouseSettings:
         return self.catalog_uri or f"sqlite:///{self.warehouse_path}/catalog.db"
 
     @property
-    def kind(self) -> str:
+    def catalog_type(self) -> str:
         scheme = urlsplit(self.database_uri).scheme
-        kinds = {**_DATABASES, "http": "rest", "https": "rest"}
-        if scheme not in kinds:
+        types = {**_DATABASES, "http": "rest", "https": "rest"}
+        if scheme not in types:
             raise InvalidArgument(f"catalog uri must begin with sqlite:, postgresql:, http: or https:, not '{scheme}:'")
-        return kinds[scheme]
+        return types[scheme]
 
     def packages(self) -> tuple[str, ...]:
         """What Spark has to load beyond itself."""
-        drivers = {"sqlite": (_SQLITE_DRIVER,), "postgresql": (_POSTGRES_DRIVER,), "rest": ()}
-        return (ICEBERG_RUNTIME, *drivers[self.kind], *([_ICEBERG_AWS] if self._on_s3 else []))
+        # Whatever the catalog is in, what a query in Spark's SQL sees of it is in a file of SQLite's.
+        drivers = (_SQLITE_DRIVER, _POSTGRES_DRIVER) if self.catalog_type == "postgresql" else (_SQLITE_DRIVER,)
+        return (ICEBERG_RUNTIME, *drivers, *([_ICEBERG_AWS] if self._on_s3 else []))
 
-    def storage_options(self) -> dict[str, dict[str, Any]]:
-        """What fsspec is told, by protocol. What is not set here both sides find in the environment, as AWS has it."""
-        if not self._on_s3:
+    def storage_options(self, *others: str) -> dict[str, dict[str, Any]]:
+        """The options of fsspec, by protocol. Both sides look for all others in the environment, as AWS has it.
+
+        ``others`` are places beside the warehouse that files are to be in.
+        """
+        if not self._on_s3 and not any(protocol_of(place) in _S3 for place in others):
             return {}
         given = self._own_properties()
         # Files are written once and never listed to be found, so a cache of listings could only be out of date; and
@@ -183,18 +191,18 @@ class LakehouseSettings:
         return {**conf, **{f"{catalog}.{key}": value for key, value in catalog_properties.items()}}
 
     def _catalog_properties(self) -> dict[str, str]:
-        if self.kind == "rest":  # its warehouse is a name that the server knows, and so a property of the user's
+        if self.catalog_type == "rest":  # its warehouse is a name that the server knows: a property
             return {"type": "rest", "uri": self.database_uri}
         jdbc = {"type": "jdbc", "jdbc.schema-version": "V1", "warehouse": self.warehouse_path}
         if self._on_s3:  # a REST catalog chooses by itself
             jdbc["io-impl"] = _S3_FILE_IO
-        if self.kind == "sqlite":
+        if self.catalog_type == "sqlite":
             return {**jdbc, "uri": f"jdbc:sqlite:{self.database_uri.removeprefix('sqlite:///')}"}
         parts = urlsplit(self.database_uri)
         port = f":{parts.port}" if parts.port else ""
-        found = {**jdbc, "uri": f"jdbc:postgresql://{parts.hostname or 'localhost'}{port}{parts.path}"}
+        properties = {**jdbc, "uri": f"jdbc:postgresql://{parts.hostname or 'localhost'}{port}{parts.path}"}
         if parts.username:
-            found["jdbc.user"] = unquote(parts.username)
+            properties["jdbc.user"] = unquote(parts.username)
         if parts.password:
-            found["jdbc.password"] = unquote(parts.password)
-        return found
+            properties["jdbc.password"] = unquote(parts.password)
+        return properties

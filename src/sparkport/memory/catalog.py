@@ -6,20 +6,22 @@ users = catalog.create_table("public.users", pa.schema([("id", pa.int64())]))
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 import pyarrow as pa
 
 from sparkport.catalog.constraints import require_checks
 from sparkport.catalog.context import CallContext
-from sparkport.catalog.ddl import MutableCatalog, MutableSchema, OnConflict, TableDefinition, check_new_names
+from sparkport.catalog.ddl import MutableSchema, OnConflict, TableDefinition, check_new_names
 from sparkport.catalog.defaults import require_default
+from sparkport.catalog.dropped import DroppedTable, RestoringCatalog
 from sparkport.catalog.functions import Function
+from sparkport.catalog.keys import new_keys
 from sparkport.catalog.model import CatalogVersion, Schema
 from sparkport.catalog.names import require_name, require_schema_name, require_schema_texts
 from sparkport.catalog.table import DMLOptions, Table
-from sparkport.errors import AlreadyExists, FailedPrecondition, SchemaNotFound, TableNotFound, Unsupported
+from sparkport.errors import AlreadyExists, FailedPrecondition, NotFound, SchemaNotFound, TableNotFound, Unsupported
 from sparkport.memory.data import Author, TableData
 from sparkport.memory.names import Binding, Names
 from sparkport.memory.store import Store, View
@@ -29,7 +31,7 @@ from sparkport.transactions.manager import Transactions, TransactionSettings
 __all__ = ["MemoryCatalog", "MemorySchema"]
 
 Item = TableData | Table | Function
-"""A table of this engine, of which each call gets its own view, or something else that is handed out as it is."""
+"""A table of this engine, which gives each call its own view, or something else that is handed out as it is."""
 
 
 class MemorySchema(MutableSchema):
@@ -72,7 +74,7 @@ class MemorySchema(MutableSchema):
             taken = self._names.current(definition.name)
             if taken is not None and isinstance(taken.item, Table | TableData) and on_conflict is OnConflict.IGNORE:
                 return self._current(taken)
-            self._bind(data, definition.name, Author.of(ctx), replace=on_conflict is OnConflict.REPLACE)
+            self._bind(data, definition.name, Author.from_context(ctx), replace=on_conflict is OnConflict.REPLACE)
             return self._open(data, definition.name)
 
     def drop_table(self, ctx: CallContext, name: str) -> None:
@@ -80,7 +82,7 @@ class MemorySchema(MutableSchema):
             self._require_kept()
             binding = self._found(name)
             with self._store.changing_names() as commit:
-                _end(binding, commit)
+                _end(binding, commit, self._store.now(), ctx)
 
     def rename_table(self, ctx: CallContext, name: str, new_name: str) -> Table:
         require_name(new_name, "table")
@@ -95,8 +97,37 @@ class MemorySchema(MutableSchema):
             with self._store.changing_names() as commit:
                 binding.until = commit
                 binding.item.name = new_name
-                self._names.bind(new_name, binding.item, commit, Author.of(ctx))
+                self._names.bind(new_name, binding.item, commit, Author.from_context(ctx))
             return self._open(binding.item, new_name)
+
+    def dropped_tables(self) -> Iterator[DroppedTable]:
+        for binding, data in self._dropped_ones():
+            if data.dropped_at is not None:
+                yield DroppedTable(self.name, binding.name, data.dropped_at, data.dropped_by)
+
+    def _dropped_ones(self) -> Iterator[tuple[Binding[Item], TableData]]:
+        """Not under names that they had before, and not as they were dropped and restored before."""
+        for binding in self._names.ended():
+            if isinstance(binding.item, TableData) and binding.until == binding.item.dropped_in:
+                yield binding, binding.item
+
+    def restore_table(self, ctx: CallContext, name: str) -> None:
+        with self._store.lock:
+            self._require_kept()
+            taken = self._names.current(name)
+            if taken is not None:
+                raise AlreadyExists(f"table '{self.name}.{taken.name}' already exists: rename or drop it first")
+            dropped = [
+                (binding.name, data)
+                for binding, data in self._dropped_ones()
+                if binding.name.casefold() == name.casefold()
+            ]
+            if not dropped:
+                raise NotFound(f"no table '{self.name}.{name}' was dropped that could be restored")
+            exact, data = max(dropped, key=lambda each: (each[1].dropped_at is not None, each[1].dropped_at))
+            data.dropped, data.dropped_in, data.dropped_at = False, None, None
+            with self._store.changing_names() as commit:
+                self._names.bind(exact, data, commit, Author.from_context(ctx))
 
     def new_table(self, definition: TableDefinition, rows: pa.Table | None) -> MemoryTable:
         """A table that is seen only when its rows are in it, and follows the newest state for whoever holds it."""
@@ -132,7 +163,7 @@ class MemorySchema(MutableSchema):
         """Drop all that is in it, in a commit that is under way."""
         self._dropped = True
         for binding in self._names.at(commit):
-            _end(binding, commit)
+            _end(binding, commit, self._store.now())
 
     def _new(self, definition: TableDefinition) -> TableData:
         check_new_names(definition.columns)
@@ -145,6 +176,7 @@ class MemorySchema(MutableSchema):
             comment=definition.comment,
             tags=definition.tags,
             checks=definition.checks,
+            keys=definition.keys,
         )
 
     def _bind(self, item: Item, name: str, author: Author, *, replace: bool = False) -> None:
@@ -155,7 +187,7 @@ class MemorySchema(MutableSchema):
                 raise AlreadyExists(f"table '{self.name}.{taken.name}' already exists")
             with self._store.changing_names() as commit:
                 if taken is not None:
-                    _end(taken, commit)
+                    _end(taken, commit, self._store.now())
                 self._names.bind(name, item, commit, author)
 
     def _found(self, name: str) -> Binding[Item]:
@@ -184,8 +216,10 @@ class MemorySchema(MutableSchema):
         return MemoryTable(data, name=name, store=self._store, transactions=self._transactions)
 
 
-class MemoryCatalog(MutableCatalog):
+class MemoryCatalog(RestoringCatalog):
     """Begins with one schema, the default one. Methods that change it may be called while it is served."""
+
+    keeps_history = True
 
     def __init__(
         self,
@@ -213,6 +247,17 @@ class MemoryCatalog(MutableCatalog):
     def version(self, ctx: CallContext) -> CatalogVersion:
         return CatalogVersion(self._store.listed_at(seen_commit(ctx, self._store, self._manager)))
 
+    def dropped_tables(self, ctx: CallContext) -> Sequence[DroppedTable]:
+        schemas = [binding.item for binding in self._names.at(self._store.commit)]
+        found = [table for schema in schemas for table in schema.dropped_tables()]
+        return sorted(found, key=lambda table: table.dropped, reverse=True)
+
+    def restore_table(self, ctx: CallContext, schema: str, name: str) -> None:
+        binding = self._names.current(schema)
+        if binding is None:
+            raise SchemaNotFound(schema)
+        binding.item.restore_table(ctx, name)
+
     def create_schema(
         self, ctx: CallContext, name: str, *, comment: str | None = None, tags: Mapping[str, str] | None = None
     ) -> MemorySchema:
@@ -230,7 +275,7 @@ class MemoryCatalog(MutableCatalog):
             if self._names.current(name) is not None:
                 raise AlreadyExists(f"schema '{name}' already exists")
             with self._store.changing_names() as commit:
-                self._names.bind(name, schema, commit, Author.of(ctx))
+                self._names.bind(name, schema, commit, Author.from_context(ctx))
         return schema
 
     def drop_schema(self, ctx: CallContext, name: str) -> None:
@@ -258,7 +303,7 @@ class MemoryCatalog(MutableCatalog):
                     ending.until = commit
                 is_default = taken is not None and taken.item.is_default
                 schema = binding.item.renamed(new_name, is_default=is_default)
-                self._names.bind(new_name, schema, commit, Author.of(ctx))
+                self._names.bind(new_name, schema, commit, Author.from_context(ctx))
         return schema
 
     # For programs that set a catalog up
@@ -276,10 +321,14 @@ class MemoryCatalog(MutableCatalog):
         rows: pa.Table | None = None,
         comment: str | None = None,
         checks: tuple[str, ...] = (),
+        primary_key: Sequence[str] = (),
+        unique: Sequence[Sequence[str]] = (),
     ) -> MemoryTable:
         """A table by ``schema.name``, with rows in it if they are given: those are its version 1."""
         schema, table_name = self._place(name)
-        return schema.new_table(TableDefinition(name=table_name, columns=columns, checks=checks, comment=comment), rows)
+        keys, columns = new_keys(columns, primary=[primary_key] if primary_key else [], unique=unique)
+        definition = TableDefinition(name=table_name, columns=columns, checks=checks, keys=keys, comment=comment)
+        return schema.new_table(definition, rows)
 
     def add(self, schema: str, item: Table | Function) -> None:
         """A table or function of another kind, next to the memory tables."""
@@ -303,7 +352,10 @@ def seen_commit(ctx: CallContext, store: Store, transactions: Transactions[View]
         return store.commit if transaction is None else transaction.state.commit
 
 
-def _end(binding: Binding[Item], commit: int) -> None:
+def _end(binding: Binding[Item], commit: int, now: datetime, ctx: CallContext | None = None) -> None:
     binding.until = commit
     if isinstance(binding.item, TableData):
         binding.item.dropped = True
+        binding.item.dropped_in = commit
+        binding.item.dropped_at = now
+        binding.item.dropped_by = None if ctx is None else ctx.identity.subject

@@ -24,7 +24,7 @@ class Binding(Generic[T]):
     author: Author
     until: int | None = None
 
-    def holds(self, commit: int) -> bool:
+    def is_bound_at(self, commit: int) -> bool:
         return self.since <= commit and (self.until is None or commit < self.until)
 
 
@@ -35,10 +35,10 @@ class Names(Generic[T]):
         self._bindings: dict[str, list[Binding[T]]] = {}
 
     def at(self, commit: int) -> Iterator[Binding[T]]:
-        """All that holds at a commit, in the order in which names were first given."""
+        """All that are bound at a commit, in the order in which names were first given."""
         for bindings in list(self._bindings.values()):
             for binding in reversed(bindings):
-                if binding.holds(commit):
+                if binding.is_bound_at(commit):
                     yield binding
                     break
 
@@ -52,7 +52,12 @@ class Names(Generic[T]):
         if current is not None and (current.since <= commit or current.author.is_caller(ctx)):
             return current
         bindings = self._bindings.get(name.casefold(), [])
-        return next((binding for binding in reversed(bindings) if binding.holds(commit)), None)
+        return next((binding for binding in reversed(bindings) if binding.is_bound_at(commit)), None)
+
+    def ended(self) -> Iterator[Binding[T]]:
+        """All that stood for something else, or for nothing, afterwards."""
+        for bindings in list(self._bindings.values()):
+            yield from (binding for binding in list(bindings) if binding.until is not None)
 
     def bind(self, name: str, item: T, commit: int, author: Author) -> None:
         self._bindings.setdefault(name.casefold(), []).append(Binding(name, item, commit, author))

@@ -79,6 +79,6 @@ class Overlay:
         return FrozenOverlay(tuple(self.replaced), tuple(self.segments()))
 
     def changed_rows(self) -> int:
-        """The net change: a row that was inserted here and deleted again is none."""
+        """The net change, without rows that were inserted here and deleted again."""
         new = sum(int(item.batch.num_rows) - len(item.ended) for item in self.rows.segments(_NOW))
         return new + len(self.deleted)

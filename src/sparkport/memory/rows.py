@@ -20,10 +20,10 @@ _BATCH_ROWS = 65_536
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """Rows made by one commit. ``row_ids`` counts up from ``first_id`` where it is not given."""
+    """The rows that one commit created. ``row_ids`` counts up from ``first_id`` where it is not given."""
 
     batch: pa.RecordBatch
-    made: int
+    created: int
     first_id: int = 0
     row_ids: pa.Int64Array | None = None
     ended: dict[int, int] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Rows:
 
     def __init__(self) -> None:
         self._segments: list[Segment] = []
-        self._made: list[int] = []
+        self._created: list[int] = []
         # Where the newest version of a row is: in the segment that inserted it, unless it has moved since.
         self._inserted: list[Segment] = []
         self._first_ids: list[int] = []
@@ -78,7 +78,7 @@ class Rows:
 
     def segments(self, commit: int) -> Iterator[Segment]:
         """What there was at ``commit``, in the order in which it was committed."""
-        for index in range(bisect_right(self._made, commit)):
+        for index in range(bisect_right(self._created, commit)):
             yield self._segments[index]
 
     def newest(self, row_id: int) -> Place | None:
@@ -100,14 +100,14 @@ class Rows:
         if place is None:
             return None
         segment, offset = place
-        if segment.made <= commit:
+        if segment.created <= commit:
             return None if segment.ended.get(offset, commit + 1) <= commit else place
         return self._older(row_id, commit)
 
     def append(self, segment: Segment) -> None:
         """Rows of a new commit: new ones, or new versions of rows under their old ids."""
         self._segments.append(segment)
-        self._made.append(segment.made)
+        self._created.append(segment.created)
         if segment.row_ids is not None:
             for offset, row_id in enumerate(segment.row_ids.to_pylist()):
                 self._moved[row_id] = (segment, offset)
@@ -127,11 +127,11 @@ class Rows:
         for segment in reversed(list(self.segments(commit))):
             if segment.row_ids is None:
                 offset = row_id - segment.first_id
-                found = 0 <= offset < segment.batch.num_rows
+                is_inside = 0 <= offset < segment.batch.num_rows
             else:
                 offset = segment.row_ids.index(row_id).as_py()
-                found = offset >= 0
-            if found:
+                is_inside = offset >= 0
+            if is_inside:
                 return None if segment.ended.get(offset, commit + 1) <= commit else (segment, offset)
         return None
 

@@ -1,4 +1,4 @@
-"""INSERT, UPDATE and DELETE on a memory table: collected in an overlay, made to happen at the end."""
+"""INSERT, UPDATE and DELETE on a memory table: collected in an overlay, and committed at the end."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from sparkport.catalog.constraints import check_rows
 from sparkport.catalog.context import CallContext
+from sparkport.catalog.row_ids import ROW_ID
 from sparkport.catalog.statement import Change, MissingRows, Statement, StatementRequest
-from sparkport.catalog.table import ROW_ID
 from sparkport.errors import Conflict, RowNotFound, TransactionNotActive
 from sparkport.memory.overlay import Overlay
 from sparkport.memory.rows import Place, gather
@@ -68,10 +68,10 @@ class MemoryStatement(Statement):
     # Taking batches
 
     def _take(self, rows: pa.RecordBatch | None, row_ids: pa.Int64Array | None) -> pa.RecordBatch | None:
-        if self._request.change is Change.INSERT:
+        if row_ids is None:
             return self._insert(rows)
         with nullcontext() if self._transaction is None else self._transaction.lock, self._store.lock:
-            places = [self._find(row_id) for row_id in row_ids.to_pylist()]  # type: ignore[union-attr]
+            places = [self._find(row_id) for row_id in row_ids.to_pylist()]
         return self._update(rows, row_ids, places) if rows is not None else self._delete(row_ids, places)
 
     def _insert(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
@@ -105,14 +105,14 @@ class MemoryStatement(Statement):
         if not self._request.returning:
             self._overlay.delete({row_id for row_id, place in zip(ids, places, strict=True) if place is not None})
             return None
-        found: dict[int, Place] = {}
+        deleted: dict[int, Place] = {}
         for row_id, place in zip(ids, places, strict=True):
             if place is not None:
-                found[row_id] = place
-            elif row_id not in found:
+                deleted[row_id] = place
+            elif row_id not in deleted:
                 raise Conflict(f"table '{self._table.name}': row {row_id} is gone; run the statement again")
-        self._overlay.delete(set(found))
-        return self._with_ids(gather([found[row_id] for row_id in ids], self._schema), row_ids)
+        self._overlay.delete(set(deleted))
+        return self._with_ids(gather([deleted[row_id] for row_id in ids], self._schema), row_ids)
 
     def _find(self, row_id: int) -> Place | None:
         """The version of a row that this statement sees, its own changes and its transaction's included."""
@@ -127,9 +127,9 @@ class MemoryStatement(Statement):
 
     def _beneath(self, row_id: int) -> Place | None:
         """The version of a row that was there before this statement."""
-        own = None if self._transaction is None else self._transaction.state.overlays.get(self._table)
-        place = None if own is None else own.find(row_id)
-        if place is None and (own is None or not own.hides(row_id)):
+        overlay = None if self._transaction is None else self._transaction.state.overlays.get(self._table)
+        place = None if overlay is None else overlay.find(row_id)
+        if place is None and (overlay is None or not overlay.hides(row_id)):
             place = self.definition.rows.at(row_id, self._base)
         return place
 
@@ -164,6 +164,7 @@ class MemoryStatement(Statement):
                         self._take(rows, row_ids)
             count = self._count(set())
             if count:
+                self._store.check_keys(self._table, self._overlay)
                 self._store.apply({self._table: self._overlay})
             return count
 
@@ -195,12 +196,12 @@ class MemoryStatement(Statement):
                     raise conflict(self._table, len(gone))
                 count = self._count(gone)
                 if count:
+                    self._store.check_keys(self._table, self._overlay)
                     view.pins[self._table] = self._store.apply({self._table: self._overlay})
                 return count
 
     def _count(self, gone: set[int]) -> int:
-        overlay = self._overlay
-        return overlay.inserted if self._request.change is Change.INSERT else len(overlay.replaced) - len(gone)
+        return self._overlay.inserted + len(self._overlay.replaced) - len(gone)
 
 
 def base_commit(ctx: CallContext, store: Store, table: TableData, transaction: Transaction[View] | None) -> int:

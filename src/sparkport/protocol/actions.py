@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 __all__ = ["ACTIONS", "ActionSpec", "actions_page"]
@@ -77,6 +78,14 @@ ACTIONS: tuple[ActionSpec, ...] = (
     ),
     ActionSpec("drop_table", "Drop a table", "type, catalog_name, schema_name, name, ignore_not_found", "nothing"),
     ActionSpec(
+        "end_job",
+        "Interrupt a job of Spark's: the statement that waits for it fails, and nothing of it is seen",
+        "job_id, catalog_name?",
+        "status, job_id",
+        msgpack=False,
+        json=True,
+    ),
+    ActionSpec(
         "endpoints",
         "Plan a scan: tickets for DoGet, several for parallel readers",
         "descriptor, parameters {json_filters, column_ids, table_function_parameters, table_function_input_schema, "
@@ -134,23 +143,35 @@ ACTIONS: tuple[ActionSpec, ...] = (
 )
 
 
-_PAGE = """\
+_HEADER = """\
+| action | | msgpack | JSON | body | answer |
+|---|---|---|---|---|---|
+"""
+
+_PAGE = f"""\
 # Actions
 
 Everything that `DoAction` answers to, as `ListActions` lists it. DuckDB sends msgpack maps; other clients may send JSON
 where it is marked. `…` at a body's start stands for `catalog, schema, name, ignore_not_found`; a `?` marks what may be
 left out. Every action is safe to repeat. An action that is not here is UNIMPLEMENTED.
 
-| action | | msgpack | JSON | body | answer |
-|---|---|---|---|---|---|
-"""
+{_HEADER}"""
+
+_LAKEHOUSE = f"""
+## Actions of the lakehouse
+
+A server of the lakehouse has these too. [maintenance.md](maintenance.md) and [journal.md](journal.md) say what they are
+for, [security.md](security.md) which rights they need.
+
+{_HEADER}"""
 
 
-def actions_page() -> str:
-    """The reference page, docs/actions.md."""
+def actions_page(lakehouse: Iterable[ActionSpec]) -> str:
+    """The reference page, docs/actions.md, with the actions that only a lakehouse has."""
+    return _PAGE + "".join(map(_row, ACTIONS)) + _LAKEHOUSE + "".join(map(_row, lakehouse))
+
+
+def _row(spec: ActionSpec) -> str:
     marks = {True: "yes", False: ""}
-    rows = [
-        (f"`{spec.name}`", spec.description, marks[spec.msgpack], marks[spec.json], spec.body, spec.result)
-        for spec in ACTIONS
-    ]
-    return _PAGE + "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
+    cells = (f"`{spec.name}`", spec.description, marks[spec.msgpack], marks[spec.json], spec.body, spec.result)
+    return f"| {' | '.join(cells)} |\n"

@@ -1,4 +1,4 @@
-"""How a catalog is told to clients: FlightInfos, and the compressed listing that DuckDB caches by its hash.
+"""How clients see a catalog: FlightInfos, and the compressed listing that DuckDB caches by its hash.
 
 Equal content must give equal bytes, so nothing here depends on time, order of a set, or an object's identity.
 """
@@ -14,7 +14,8 @@ import zstandard
 
 from sparkport.catalog.functions import Function, ScalarFunction
 from sparkport.catalog.model import CatalogVersion
-from sparkport.catalog.table import ROW_ID_MARK, StatisticsTable, Table, find_row_id_column
+from sparkport.catalog.row_ids import ROW_ID_MARK, find_row_id_column
+from sparkport.catalog.table import StatisticsTable, Table
 from sparkport.protocol.flight import FlightEndpoint, FlightInfo
 from sparkport.protocol.maps import pack
 from sparkport.protocol.statistics import all_have_statistics
@@ -22,6 +23,7 @@ from sparkport.protocol.targets import Target
 
 __all__ = [
     "CHECKS_MARK",
+    "KEYS_MARK",
     "SchemaListing",
     "catalog_listing",
     "flight_info",
@@ -32,6 +34,7 @@ __all__ = [
 ]
 
 CHECKS_MARK = b"check_constraints"
+KEYS_MARK = b"key_constraints"
 STATISTICS_MARK = b"can_produce_statistics"
 
 _ABSENT_ROOT = {"sha256": "0" * 64, "url": None, "serialized": None}
@@ -49,7 +52,7 @@ class SchemaListing:
 
 
 def table_schema(table: Table, columns: pa.Schema | None = None) -> pa.Schema:
-    """A table's columns as clients see them: the row id last and marked, checks told, statistics announced.
+    """A table's columns as clients see them: the row id last and marked, checks and keys listed, statistics announced.
 
     DuckDB numbers columns as if the row id were not there, which is right only when it comes last.
     """
@@ -62,6 +65,9 @@ def table_schema(table: Table, columns: pa.Schema | None = None) -> pa.Schema:
     if table.checks:
         checks = pack({"constraints": list(table.checks)})
         schema = schema.with_metadata({**(schema.metadata or {}), CHECKS_MARK: checks})
+    if table.keys:
+        keys = pack({"keys": [{"columns": list(key.columns), "primary": key.primary} for key in table.keys]})
+        schema = schema.with_metadata({**(schema.metadata or {}), KEYS_MARK: keys})
     if isinstance(table, StatisticsTable) and all_have_statistics(schema):
         schema = schema.with_metadata({**(schema.metadata or {}), STATISTICS_MARK: b"1"})
     return schema
@@ -74,7 +80,7 @@ def without_statistics(schema: pa.Schema) -> pa.Schema:
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
     """A schema without what ``table_schema`` adds to its metadata."""
-    return _without(schema, CHECKS_MARK, STATISTICS_MARK)
+    return _without(schema, CHECKS_MARK, KEYS_MARK, STATISTICS_MARK)
 
 
 def _without(schema: pa.Schema, *keys: bytes) -> pa.Schema:

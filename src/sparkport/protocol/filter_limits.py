@@ -35,8 +35,8 @@ def _weight(item: Any, *, limit: int) -> int:
     waiting = [item]
     while waiting and weight <= limit:
         match waiting.pop():
-            case {"expression_class": kind} as node:
-                weight += 0 if kind == "BOUND_CONSTANT" else _EXPRESSION
+            case {"expression_class": expression_class} as node:
+                weight += 0 if expression_class == "BOUND_CONSTANT" else _EXPRESSION
                 waiting.extend(node.values())
             case dict() as node:
                 waiting.extend(node.values())

@@ -39,8 +39,9 @@ from sparkport.filters.expressions import (
     type_of,
 )
 from sparkport.filters.sql import is_supported
+from sparkport.filters.types import INTEGERS, arrow_sql_type
 
-__all__ = ["COMPARISONS", "arrow_sql_type", "dump_filters"]
+__all__ = ["COMPARISONS", "dump_filters"]
 
 COMPARISONS = {
     "=": "COMPARE_EQUAL",
@@ -55,49 +56,7 @@ COMPARISONS = {
 
 _DOUBLE = SqlType("DOUBLE")
 _VARCHAR = SqlType("VARCHAR")
-_SIGNED = frozenset({"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT"})
-_INTEGERS = _SIGNED | {f"U{name}" for name in _SIGNED}
 _TICKS = {"TIMESTAMP_S": 1, "TIMESTAMP_MS": 1_000, "TIMESTAMP": 1_000_000, "TIMESTAMP_NS": 1_000_000_000}
-_ARROW_TYPES: dict[Any, str] = {
-    pa.bool_(): "BOOLEAN",
-    pa.int8(): "TINYINT",
-    pa.int16(): "SMALLINT",
-    pa.int32(): "INTEGER",
-    pa.int64(): "BIGINT",
-    pa.uint8(): "UTINYINT",
-    pa.uint16(): "USMALLINT",
-    pa.uint32(): "UINTEGER",
-    pa.uint64(): "UBIGINT",
-    pa.float32(): "FLOAT",
-    pa.float64(): "DOUBLE",
-    pa.string(): "VARCHAR",
-    pa.large_string(): "VARCHAR",
-    pa.string_view(): "VARCHAR",
-    pa.binary(): "BLOB",
-    pa.large_binary(): "BLOB",
-    pa.binary_view(): "BLOB",
-    pa.date32(): "DATE",
-    pa.date64(): "DATE",
-    pa.time64("us"): "TIME",
-    pa.timestamp("s"): "TIMESTAMP_S",
-    pa.timestamp("ms"): "TIMESTAMP_MS",
-    pa.timestamp("us"): "TIMESTAMP",
-    pa.timestamp("ns"): "TIMESTAMP_NS",
-    pa.month_day_nano_interval(): "INTERVAL",
-    pa.uuid(): "UUID",
-}
-
-
-def arrow_sql_type(arrow_type: Any) -> SqlType | None:
-    """The DuckDB type as which a column of this Arrow type is seen, None where filters on it are not sent."""
-    if pa.types.is_dictionary(arrow_type):
-        return arrow_sql_type(arrow_type.value_type)
-    if pa.types.is_decimal128(arrow_type):
-        return SqlType("DECIMAL", width=arrow_type.precision, scale=arrow_type.scale)
-    if pa.types.is_timestamp(arrow_type) and arrow_type.tz and arrow_type.unit != "ns":
-        return SqlType("TIMESTAMP WITH TIME ZONE")
-    name = _ARROW_TYPES.get(arrow_type)
-    return None if name is None else SqlType(name)
 
 
 def dump_filters(expr: Expression | None, schema: pa.Schema) -> str:
@@ -136,8 +95,8 @@ class _Writer:
             case Comparison(op, left, right):
                 return Comparison(op, self.typed(left), self.typed(right))
             case In(child, values) | NotIn(child, values):
-                child, found = _common(self.typed(child), *values)
-                return replace(expr, child=child, values=found)
+                child, common_values = _common(self.typed(child), *values)
+                return replace(expr, child=child, values=common_values)
             case Between(child, lower, upper):
                 child, (low, high) = _common(self.typed(child), lower, upper)
                 return replace(expr, child=child, lower=low, upper=high)
@@ -161,8 +120,8 @@ class _Writer:
                 if name not in self.names:
                     self.names.append(name)
                 binding = {"table_index": 0, "column_index": self.names.index(name)}
-                kind = "BOUND_COLUMN_REF"
-                return _node(kind, kind, alias=name, return_type=_type(sql_type), binding=binding, depth=0)
+                node_type = "BOUND_COLUMN_REF"
+                return _node(node_type, node_type, alias=name, return_type=_type(sql_type), binding=binding, depth=0)
             case Literal(value, sql_type):
                 constant: dict[str, Any] = {"type": _type(sql_type), "is_null": value is None}
                 if value is not None:
@@ -171,8 +130,8 @@ class _Writer:
             case Comparison(op, left, right):
                 return _node("BOUND_COMPARISON", COMPARISONS[op], left=self.dump(left), right=self.dump(right))
             case And(nodes) | Or(nodes):
-                kind = "CONJUNCTION_AND" if isinstance(expr, And) else "CONJUNCTION_OR"
-                return _node("BOUND_CONJUNCTION", kind, children=[self.dump(node) for node in nodes])
+                node_type = "CONJUNCTION_AND" if isinstance(expr, And) else "CONJUNCTION_OR"
+                return _node("BOUND_CONJUNCTION", node_type, children=[self.dump(node) for node in nodes])
             case Not(child):
                 return self._operator("OPERATOR_NOT", child)
             case IsNull(child):
@@ -196,13 +155,17 @@ class _Writer:
             case Like(child, pattern) | ILike(child, pattern):
                 return self._like("~~" if isinstance(expr, Like) else "~~*", child, pattern)
             case Cast(child, sql_type, try_cast):
-                kind = "OPERATOR_CAST"
-                return _node("BOUND_CAST", kind, return_type=_type(sql_type), child=self.dump(child), try_cast=try_cast)
+                node_type = "OPERATOR_CAST"
+                return _node(
+                    "BOUND_CAST", node_type, return_type=_type(sql_type), child=self.dump(child), try_cast=try_cast
+                )
             case _:
                 raise TypeError(f"typed() lets no {type(expr).__name__} through")
 
-    def _operator(self, kind: str, *parts: Expression) -> dict[str, Any]:
-        return _node("BOUND_OPERATOR", kind, return_type=_type(BOOLEAN), children=[self.dump(part) for part in parts])
+    def _operator(self, node_type: str, *parts: Expression) -> dict[str, Any]:
+        return _node(
+            "BOUND_OPERATOR", node_type, return_type=_type(BOOLEAN), children=[self.dump(part) for part in parts]
+        )
 
     def _like(self, name: str, child: Expression, pattern: Expression) -> dict[str, Any]:
         return _node(
@@ -220,8 +183,8 @@ class _Writer:
         )
 
 
-def _node(expression_class: str, kind: str, *, alias: str = "", **members: Any) -> dict[str, Any]:
-    return {"expression_class": expression_class, "type": kind, "alias": alias, **members}
+def _node(expression_class: str, node_type: str, *, alias: str = "", **members: Any) -> dict[str, Any]:
+    return {"expression_class": expression_class, "type": node_type, "alias": alias, **members}
 
 
 def _common(child: Expression, *values: Expression) -> tuple[Expression, tuple[Expression, ...]]:
@@ -231,7 +194,7 @@ def _common(child: Expression, *values: Expression) -> tuple[Expression, tuple[E
         return child, tuple(Unsupported("no common type") for _ in values)
     literals = [value for value in values if isinstance(value, Literal)]
     fitted = [_fit(literal, target) for literal in literals]
-    if None in fitted and (target.id in _INTEGERS or target.id in {"DECIMAL", "FLOAT"}):
+    if None in fitted and (target.id in INTEGERS or target.id in {"DECIMAL", "FLOAT"}):
         doubles = [_fit(literal, _DOUBLE) for literal in literals]
         if None not in doubles:
             child, fitted = Cast(child, _DOUBLE), doubles
@@ -243,8 +206,8 @@ def _fit(literal: Literal, target: SqlType) -> Literal | None:
     value, source = literal.value, literal.type
     if value is None or source == target:
         return Literal(value, target)
-    whole = source.id in _INTEGERS
-    if whole and target.id in _INTEGERS:
+    whole = source.id in INTEGERS
+    if whole and target.id in INTEGERS:
         return Literal(value, target) if is_supported(Literal(value, target)) else None
     if target.id == "DECIMAL" and (whole or source.id == "DECIMAL"):
         moved = Literal(Decimal(value), target)

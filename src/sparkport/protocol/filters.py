@@ -42,6 +42,7 @@ from sparkport.filters.expressions import (
     conjunction,
     simplify,
 )
+from sparkport.filters.types import INTEGERS, ZONED
 from sparkport.protocol.filter_limits import MAX_BYTES, MAX_DEPTH, within_limits
 from sparkport.protocol.filter_writer import COMPARISONS, dump_filters
 
@@ -51,17 +52,16 @@ _log = logging.getLogger(__name__)
 
 _OPERATORS = {name: op for op, name in COMPARISONS.items()}
 _TYPE_NAMES = {
-    "TIMESTAMP_TZ": "TIMESTAMP WITH TIME ZONE",
-    "TIMESTAMPTZ": "TIMESTAMP WITH TIME ZONE",
+    "TIMESTAMP_TZ": ZONED,
+    "TIMESTAMPTZ": ZONED,
     "TIMESTAMP_SEC": "TIMESTAMP_S",
     "CHAR": "VARCHAR",
     "SQLNULL": "NULL",
     '"NULL"': "NULL",
 }
-_SIGNED = frozenset({"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT"})
 _COUNTED = frozenset({"DATE", "TIME", "TIME_NS", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS"})
 _MOST_DIGITS = 38
-_WHOLE = _SIGNED | {f"U{name}" for name in _SIGNED} | _COUNTED | {"TIMESTAMP WITH TIME ZONE"}
+_WHOLE = INTEGERS | _COUNTED | {ZONED}
 _PLAIN_TYPES = _WHOLE | {"BOOLEAN", "FLOAT", "DOUBLE", "VARCHAR", "BLOB", "INTERVAL", "UUID", "NULL"}
 _LIKES: dict[str, tuple[type[Like] | type[ILike], bool]] = {
     "~~": (Like, False),
@@ -140,9 +140,9 @@ def _is_understood(node: Expression) -> bool:
     return True
 
 
-def _member(item: dict[str, Any], key: str, kind: type) -> Any:
+def _member(item: dict[str, Any], key: str, expected: type) -> Any:
     value = item.get(key)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+    if not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
         raise InvalidArgument(f"json_filters: '{key}' is missing or not what it should be")
     return value
 
@@ -197,10 +197,10 @@ class _Parser:
         return _compare(_member(item, "type", str), *sides)
 
     def _conjunction(self, item: dict[str, Any], depth: int) -> Expression:
-        kind, parts = _member(item, "type", str), self._children(item, depth)
-        if not parts or kind not in {"CONJUNCTION_AND", "CONJUNCTION_OR"}:
-            return Unsupported(kind)
-        return And(parts) if kind == "CONJUNCTION_AND" else Or(parts)
+        node_type, parts = _member(item, "type", str), self._children(item, depth)
+        if not parts or node_type not in {"CONJUNCTION_AND", "CONJUNCTION_OR"}:
+            return Unsupported(node_type)
+        return And(parts) if node_type == "CONJUNCTION_AND" else Or(parts)
 
     def _between(self, item: dict[str, Any], depth: int) -> Expression:
         child, lower, upper = (self.expression(item.get(key), depth=depth) for key in ("input", "lower", "upper"))
@@ -236,18 +236,18 @@ class _Parser:
                 return NotIn(child, tuple(values))
             case "OPERATOR_COALESCE", _:
                 return Function("coalesce", parts, parse_type(item.get("return_type")))
-            case kind, _:
-                return Unsupported(str(kind))
+            case node_type, _:
+                return Unsupported(str(node_type))
 
     def _function(self, item: dict[str, Any], depth: int) -> Expression:
-        kind, parts = _member(item, "type", str), self._children(item, depth)
-        if kind in _OPERATORS and len(parts) == 2:
-            return _compare(kind, *parts)
-        if kind == "OPERATOR_CAST" and len(parts) == 1:
+        node_type, parts = _member(item, "type", str), self._children(item, depth)
+        if node_type in _OPERATORS and len(parts) == 2:
+            return _compare(node_type, *parts)
+        if node_type == "OPERATOR_CAST" and len(parts) == 1:
             data = _member(item, "function_data", dict)
             return Cast(parts[0], parse_type(item.get("return_type")), _member(data, "try_cast", bool))
-        if kind != "BOUND_FUNCTION":
-            return Unsupported(kind)
+        if node_type != "BOUND_FUNCTION":
+            return Unsupported(node_type)
         name = _function_name(item)
         like = _LIKES.get(name)
         if like is None:
@@ -258,9 +258,9 @@ class _Parser:
         return Not(matched) if like[1] else matched
 
 
-def _compare(kind: str, left: Expression, right: Expression) -> Expression:
-    op = _OPERATORS.get(kind)
-    return Unsupported(kind) if op is None else Comparison(op, left, right)
+def _compare(node_type: str, left: Expression, right: Expression) -> Expression:
+    op = _OPERATORS.get(node_type)
+    return Unsupported(node_type) if op is None else Comparison(op, left, right)
 
 
 def _function_name(item: dict[str, Any]) -> str:

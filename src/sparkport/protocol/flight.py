@@ -28,7 +28,6 @@ __all__ = [
     "Handshake",
     "METHODS",
     "PACKAGE",
-    "PollInfo",
     "PutResult",
     "REUSE_CONNECTION",
     "Result",
@@ -109,21 +108,21 @@ _UNKNOWN, _PATH, _CMD = 0, 1, 2
 def _file() -> descriptor_pb2.FileDescriptorProto:
     file = descriptor_pb2.FileDescriptorProto(name=FILE_NAME, package=PACKAGE, syntax="proto3")
     file.dependency.append(_TIMESTAMP.file.name)
-    kinds = descriptor_pb2.FieldDescriptorProto
+    proto = descriptor_pb2.FieldDescriptorProto
     for message_name, specs in _MESSAGES.items():
         message = file.message_type.add(name=message_name)
         for number, name, spec in specs:
-            kind = spec.rstrip("*?")
+            field_type = spec.rstrip("*?")
             field = message.field.add(name=name, number=number)
-            field.label = kinds.LABEL_REPEATED if spec.endswith("*") else kinds.LABEL_OPTIONAL
-            if kind == "Timestamp":
-                field.type, field.type_name = kinds.TYPE_MESSAGE, f".{_TIMESTAMP.full_name}"
-            elif "." in kind:
-                field.type, field.type_name = kinds.TYPE_ENUM, f".{PACKAGE}.{kind}"
-            elif kind in _MESSAGES:
-                field.type, field.type_name = kinds.TYPE_MESSAGE, f".{PACKAGE}.{kind}"
+            field.label = proto.LABEL_REPEATED if spec.endswith("*") else proto.LABEL_OPTIONAL
+            if field_type == "Timestamp":
+                field.type, field.type_name = proto.TYPE_MESSAGE, f".{_TIMESTAMP.full_name}"
+            elif "." in field_type:
+                field.type, field.type_name = proto.TYPE_ENUM, f".{PACKAGE}.{field_type}"
+            elif field_type in _MESSAGES:
+                field.type, field.type_name = proto.TYPE_MESSAGE, f".{PACKAGE}.{field_type}"
             else:
-                field.type = kinds.Type.Value(f"TYPE_{kind.upper()}")
+                field.type = proto.Type.Value(f"TYPE_{field_type.upper()}")
             if spec.endswith("?"):  # proto3's "optional" is a oneof of one field
                 message.oneof_decl.add(name=f"_{name}")
                 field.oneof_index, field.proto3_optional = len(message.oneof_decl) - 1, True
@@ -172,16 +171,16 @@ def check_names(schema: pa.Schema) -> None:
     """Raises ``UnicodeDecodeError`` where a name, or a time zone, is no text: pyarrow would do so later, far from where
     it came in."""
 
-    def check(kind: Any) -> None:
-        if isinstance(kind, pa.BaseExtensionType):
-            check(kind.storage_type)
-        elif pa.types.is_dictionary(kind):
-            check(kind.value_type)
-        elif pa.types.is_timestamp(kind):
-            _ = kind.tz
+    def check(data_type: Any) -> None:
+        if isinstance(data_type, pa.BaseExtensionType):
+            check(data_type.storage_type)
+        elif pa.types.is_dictionary(data_type):
+            check(data_type.value_type)
+        elif pa.types.is_timestamp(data_type):
+            _ = data_type.tz
         else:
-            for index in range(kind.num_fields):
-                field = kind.field(index)
+            for index in range(data_type.num_fields):
+                field = data_type.field(index)
                 _ = field.name
                 check(field.type)
 
@@ -228,10 +227,10 @@ class FlightDescriptor:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        return cls._of(_parse("FlightDescriptor", data))
+        return cls._from_message(_parse("FlightDescriptor", data))
 
     @classmethod
-    def _of(cls, message: Any) -> Self:
+    def _from_message(cls, message: Any) -> Self:
         match message.type:
             case 1:
                 return cls(path=tuple(message.path))
@@ -267,10 +266,10 @@ class FlightEndpoint:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        return cls._of(_parse("FlightEndpoint", data))
+        return cls._from_message(_parse("FlightEndpoint", data))
 
     @classmethod
-    def _of(cls, message: Any) -> Self:
+    def _from_message(cls, message: Any) -> Self:
         locations = tuple(location.uri for location in message.location)
         return cls(message.ticket.ticket, locations, message.app_metadata, _read_time(message))
 
@@ -303,50 +302,18 @@ class FlightInfo:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        return cls._of(_parse("FlightInfo", data))
+        return cls._from_message(_parse("FlightInfo", data))
 
     @classmethod
-    def _of(cls, message: Any) -> Self:
+    def _from_message(cls, message: Any) -> Self:
         return cls(
             schema=_read_schema(message.schema),
-            descriptor=FlightDescriptor._of(message.flight_descriptor),
-            endpoints=tuple(FlightEndpoint._of(endpoint) for endpoint in message.endpoint),
+            descriptor=FlightDescriptor._from_message(message.flight_descriptor),
+            endpoints=tuple(FlightEndpoint._from_message(endpoint) for endpoint in message.endpoint),
             total_records=message.total_records,
             total_bytes=message.total_bytes,
             ordered=message.ordered,
             app_metadata=message.app_metadata,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class PollInfo:
-    """The state of a query that is asked for again and again; without a descriptor it is complete."""
-
-    info: FlightInfo | None
-    descriptor: FlightDescriptor | None = None
-    progress: float | None = None
-    expiration: datetime | None = None
-
-    def encode(self) -> bytes:
-        message = _CLASSES["PollInfo"](
-            info=None if self.info is None else self.info._message(),
-            flight_descriptor=None if self.descriptor is None else self.descriptor._message(),
-            progress=self.progress,
-        )
-        if self.expiration is not None:
-            message.expiration_time.FromDatetime(self.expiration)
-        return _bytes(message)
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        message = _parse("PollInfo", data)
-        return cls(
-            info=FlightInfo._of(message.info) if message.HasField("info") else None,
-            descriptor=FlightDescriptor._of(message.flight_descriptor)
-            if message.HasField("flight_descriptor")
-            else None,
-            progress=message.progress if message.HasField("progress") else None,
-            expiration=_read_time(message),
         )
 
 

@@ -77,12 +77,12 @@ class _Sink:
                 if len(head) == 8:
                     size += int.from_bytes(head[4:], "little")
             header = head[8:]
-            kind, body_length = ipc.peek(header)
+            message_type, body_length = ipc.peek(header)
             start, seen = at, 0
             while seen < body_length:
                 seen += len(chunks[at])
                 at += 1
-            yield kind, header, chunks[start:at], body_length
+            yield message_type, header, chunks[start:at], body_length
 
 
 class _Plan:
@@ -114,11 +114,11 @@ class _Plan:
             self._writer.write_batch(batch if self._as_given else self._arrange(batch))
         except pa.ArrowException as exc:
             raise InternalError(f"a batch that cannot be sent: {exc}") from exc
-        for kind, header, body, body_length in self._sink.messages():
-            if kind == ipc.BATCH and self._blank is not None:
+        for message_type, header, body, body_length in self._sink.messages():
+            if message_type == ipc.BATCH and self._blank is not None:
                 yield self._merge(ipc.read_batch(header), body, body_length)
-            elif kind != ipc.SCHEMA:
-                yield kind, header, body, body_length
+            elif message_type != ipc.SCHEMA:
+                yield message_type, header, body, body_length
 
     def _arrange(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         rows = batch.num_rows
@@ -168,7 +168,7 @@ def _places(stream: pa.Schema, given: pa.Schema) -> list[int | None]:
     else:
         by_name = {name: index for index, name in enumerate(given.names)}
         if len(by_name) < len(given) or len(set(stream.names)) < len(stream):
-            raise InternalError("columns of the same name cannot be told apart in a batch with some of the columns")
+            raise InternalError("a batch with some of the columns must not have two of the same name")
         if unknown := sorted(by_name.keys() - set(stream.names)):
             raise InternalError(f"columns that the stream does not have: {', '.join(unknown)}")
         places = [by_name.get(name) for name in stream.names]
@@ -230,9 +230,9 @@ class StreamWriter:
         if rows > plan.max_rows:
             yield from self._slices(plan, batch, metadata, rows=plan.max_rows)
             return
-        for kind, header, body, body_length in plan.write(batch):
+        for message_type, header, body, body_length in plan.write(batch):
             size = body_length + len(header) + _FRAME_BYTES
-            if kind == ipc.DICTIONARY:
+            if message_type == ipc.DICTIONARY:
                 self._check(size, "a dictionary")
                 yield flight_data(header, body, body_length=body_length)
                 continue

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import pyarrow as pa
 from pyarrow import types
 
-from sparkport.catalog.room import has_views, require_room, view_bytes
+from sparkport.catalog.memory_sizes import has_views, require_room, view_bytes
 from sparkport.errors import InvalidArgument, ResourceExhausted
 from sparkport.protocol import ipc
 from sparkport.protocol.flight import FlightDescriptor, check_names
@@ -37,7 +37,7 @@ _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
 
 class Account(Protocol):
-    """Where a stream tells what it takes; both raise ResourceExhausted when it is too much."""
+    """A stream reports here what it takes; both raise ResourceExhausted when it is too much."""
 
     def hold(self, size: int) -> None:
         """Until the next message is asked for."""
@@ -77,7 +77,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 def parse_flight_data(data: bytes) -> FlightData:
     view = memoryview(data)
     end = len(data)
-    found: dict[int, memoryview] = {}
+    fields: dict[int, memoryview] = {}
     at = 0
     try:
         while at < end:
@@ -91,7 +91,7 @@ def parse_flight_data(data: bytes) -> FlightData:
                 at += 1
                 if length > 0x7F:
                     length, at = _varint(data, at - 1)
-                found[tag >> 3] = view[at : at + length]
+                fields[tag >> 3] = view[at : at + length]
                 at += length
             elif wire == _VARINT:
                 _, at = _varint(data, at)
@@ -103,12 +103,12 @@ def parse_flight_data(data: bytes) -> FlightData:
         raise InvalidArgument("a FlightData message is cut short") from exc
     if at > end:
         raise InvalidArgument("a FlightData message is cut short")
-    descriptor, metadata = found.get(_DESCRIPTOR), found.get(_METADATA)
+    descriptor, metadata = fields.get(_DESCRIPTOR), fields.get(_METADATA)
     return FlightData(
         None if descriptor is None else bytes(descriptor),
-        found.get(_HEADER) or None,
+        fields.get(_HEADER) or None,
         None if metadata is None else bytes(metadata),
-        found.get(_BODY, view[end:]),
+        fields.get(_BODY, view[end:]),
     )
 
 
@@ -215,7 +215,7 @@ class StreamReader:
                     self._keep(len(data.metadata))
                     self.preamble.append(data.metadata)
                 continue
-            if self._kind(data) != ipc.SCHEMA:
+            if self._message_type(data) != ipc.SCHEMA:
                 raise InvalidArgument("a stream must begin with its schema")
             if len(data.header) > MAX_SCHEMA_BYTES:
                 raise ResourceExhausted(f"a schema of {len(data.header)} bytes, at most {MAX_SCHEMA_BYTES} are taken")
@@ -238,10 +238,10 @@ class StreamReader:
                 self.last_metadata = data.metadata
             if data.header is None:
                 continue
-            kind = self._kind(data)
-            if kind == ipc.SCHEMA:
+            message_type = self._message_type(data)
+            if message_type == ipc.SCHEMA:
                 raise InvalidArgument("a second schema in the middle of a stream")
-            if kind == ipc.BATCH:
+            if message_type == ipc.BATCH:
                 self._waiting_bytes = self._waiting_messages = 0
                 return self._decode(data)
             if self._layout is None or not self._layout.streamed:
@@ -274,18 +274,18 @@ class StreamReader:
                 raise InvalidArgument("another flight descriptor in the middle of a stream")
         return data
 
-    def _kind(self, data: FlightData) -> int:
+    def _message_type(self, data: FlightData) -> int:
         header = bytes(data.header or b"")
         if header == self._known_header and len(data.body) == self._known_length:
             return ipc.BATCH  # batches of equal shape have equal headers
         try:
-            kind, body_length = ipc.peek(header)
-            expanded = ipc.decompressed_length(header, data.body) if kind in (ipc.DICTIONARY, ipc.BATCH) else 0
-            dictionary = ipc.dictionary_of(header) if kind == ipc.DICTIONARY else None
+            message_type, body_length = ipc.peek(header)
+            expanded = ipc.decompressed_length(header, data.body) if message_type in (ipc.DICTIONARY, ipc.BATCH) else 0
+            dictionary = ipc.dictionary_of(header) if message_type == ipc.DICTIONARY else None
         except (struct.error, IndexError) as exc:
             raise InvalidArgument("not an Arrow IPC message") from exc
-        if kind not in (ipc.SCHEMA, ipc.DICTIONARY, ipc.BATCH):
-            raise InvalidArgument(f"an Arrow IPC message of kind {kind} in a stream of record batches")
+        if message_type not in (ipc.SCHEMA, ipc.DICTIONARY, ipc.BATCH):
+            raise InvalidArgument(f"an Arrow IPC message of kind {message_type} in a stream of record batches")
         if body_length != len(data.body):
             raise InvalidArgument(f"the body of a message has {len(data.body)} bytes, its header says {body_length}")
         if expanded:
@@ -294,9 +294,9 @@ class StreamReader:
             self._account.hold(expanded)
         if dictionary is not None:
             self._keep_dictionary(*dictionary, size=max(expanded, body_length))
-        if kind == ipc.BATCH and not expanded:
+        if message_type == ipc.BATCH and not expanded:
             self._known_header, self._known_length = header, body_length
-        return kind
+        return message_type
 
     def _keep_dictionary(self, number: int, delta: bool, *, size: int) -> None:
         """A dictionary takes the place of the one with its number, unless it says that it is an addition."""
@@ -337,17 +337,20 @@ class StreamReader:
         return batch
 
 
-def _is_risky(kind: Any) -> bool:
+def _is_risky(data_type: Any) -> bool:
     """Whether values lead elsewhere (offsets, indices, type ids): only those need a look at each of them.
 
     Plain values are left alone, since Arrow's rules are narrower than DuckDB's there: its times reach 24:00:00.
     """
-    if isinstance(kind, pa.BaseExtensionType):
-        return _is_risky(kind.storage_type)
-    if types.is_struct(kind):
-        return any(_is_risky(field.type) for field in kind)
-    if types.is_fixed_size_list(kind):
-        return _is_risky(kind.value_type)
+    if isinstance(data_type, pa.BaseExtensionType):
+        return _is_risky(data_type.storage_type)
+    if types.is_struct(data_type):
+        return any(_is_risky(field.type) for field in data_type)
+    if types.is_fixed_size_list(data_type):
+        return _is_risky(data_type.value_type)
     return not (
-        types.is_primitive(kind) or types.is_decimal(kind) or types.is_fixed_size_binary(kind) or types.is_null(kind)
+        types.is_primitive(data_type)
+        or types.is_decimal(data_type)
+        or types.is_fixed_size_binary(data_type)
+        or types.is_null(data_type)
     )

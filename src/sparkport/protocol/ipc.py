@@ -66,8 +66,8 @@ class BatchMetadata(NamedTuple):
 def peek(header: Any) -> tuple[int, int]:
     """Kind of the message and length of its body. Raises ``struct.error`` where offsets lead out of the header."""
     table = _U32(header)[0]
-    kind, length = field_place(header, table, 1), field_place(header, table, 3)
-    return (header[kind] if kind else 0), (_I64(header, length)[0] if length else 0)
+    header_type, length = field_place(header, table, 1), field_place(header, table, 3)
+    return (header[header_type] if header_type else 0), (_I64(header, length)[0] if length else 0)
 
 
 def is_big_endian(header: Any) -> bool:
@@ -146,93 +146,93 @@ class _Layout:
     def _bytes(self, content: bytes) -> None:
         self.buffers.append((content, len(content)))
 
-    def add(self, kind: Any, rows: int, *, nullable: bool) -> None:
-        if isinstance(kind, pa.BaseExtensionType):
-            kind = kind.storage_type
-        if types.is_dictionary(kind):  # there is no value that an index could point at
-            kind, nullable = kind.index_type, True
-        if types.is_null(kind):
+    def add(self, data_type: Any, rows: int, *, nullable: bool) -> None:
+        if isinstance(data_type, pa.BaseExtensionType):
+            data_type = data_type.storage_type
+        if types.is_dictionary(data_type):  # there is no value that an index could point at
+            data_type, nullable = data_type.index_type, True
+        if types.is_null(data_type):
             self.nodes += (rows, rows)
-        elif types.is_union(kind):
-            self._union(kind, rows, nullable=nullable)
-        elif types.is_run_end_encoded(kind):
-            self._run(kind, rows, nullable=nullable)
+        elif types.is_union(data_type):
+            self._union(data_type, rows, nullable=nullable)
+        elif types.is_run_end_encoded(data_type):
+            self._run(data_type, rows, nullable=nullable)
         else:
             self.nodes += (rows, rows if nullable else 0)
             self._zeros((rows + 7) // 8 if nullable else 0)
-            self._values(kind, rows)
+            self._values(data_type, rows)
 
-    def _values(self, kind: Any, rows: int) -> None:
-        if types.is_struct(kind):
-            for field in kind:
+    def _values(self, data_type: Any, rows: int) -> None:
+        if types.is_struct(data_type):
+            for field in data_type:
                 self.add(field.type, rows, nullable=field.nullable)
-        elif types.is_fixed_size_list(kind):
-            self.add(kind.value_type, rows * kind.list_size, nullable=kind.value_field.nullable)
-        elif types.is_map(kind):
+        elif types.is_fixed_size_list(data_type):
+            self.add(data_type.value_type, rows * data_type.list_size, nullable=data_type.value_field.nullable)
+        elif types.is_map(data_type):
             self._zeros(4 * (rows + 1))
-            self.add(pa.struct([kind.key_field, kind.item_field]), 0, nullable=False)
-        elif types.is_list(kind) or types.is_large_list(kind):
-            self._zeros((4 if types.is_list(kind) else 8) * (rows + 1))
-            self.add(kind.value_type, 0, nullable=True)
-        elif types.is_list_view(kind) or types.is_large_list_view(kind):
-            width = 4 if types.is_list_view(kind) else 8
+            self.add(pa.struct([data_type.key_field, data_type.item_field]), 0, nullable=False)
+        elif types.is_list(data_type) or types.is_large_list(data_type):
+            self._zeros((4 if types.is_list(data_type) else 8) * (rows + 1))
+            self.add(data_type.value_type, 0, nullable=True)
+        elif types.is_list_view(data_type) or types.is_large_list_view(data_type):
+            width = 4 if types.is_list_view(data_type) else 8
             self._zeros(width * rows)
             self._zeros(width * rows)
-            self.add(kind.value_type, 0, nullable=True)
-        elif types.is_string_view(kind) or types.is_binary_view(kind):
+            self.add(data_type.value_type, 0, nullable=True)
+        elif types.is_string_view(data_type) or types.is_binary_view(data_type):
             self._zeros(16 * rows)
             self.views += 1
-        elif types.is_string(kind) or types.is_binary(kind):
+        elif types.is_string(data_type) or types.is_binary(data_type):
             self._zeros(4 * (rows + 1))
             self._zeros(0)
-        elif types.is_large_string(kind) or types.is_large_binary(kind):
+        elif types.is_large_string(data_type) or types.is_large_binary(data_type):
             self._zeros(8 * (rows + 1))
             self._zeros(0)
         else:
-            self._zeros((rows * kind.bit_width + 7) // 8)
+            self._zeros((rows * data_type.bit_width + 7) // 8)
 
-    def _union(self, kind: Any, rows: int, *, nullable: bool) -> None:
+    def _union(self, data_type: Any, rows: int, *, nullable: bool) -> None:
         """Unions have no nulls of their own: every row is the null (or zero) of one of the members."""
         self.nodes += (rows, 0)
-        codes = kind.type_codes
+        codes = data_type.type_codes
         if not codes or 0 in codes:
             code = 0
             self._zeros(rows)
         else:
             code = codes[0]
             self._bytes(bytes([code]) * rows)
-        dense = kind.mode == "dense"
+        dense = data_type.mode == "dense"
         if dense:
             self._zeros(4 * rows)  # all rows are the one row of the member
-        for field, its_code in zip(kind, codes, strict=True):
+        for field, its_code in zip(data_type, codes, strict=True):
             length = rows if not dense else min(rows, 1) if its_code == code else 0
             self.add(field.type, length, nullable=nullable and field.nullable)
 
-    def _run(self, kind: Any, rows: int, *, nullable: bool) -> None:
+    def _run(self, data_type: Any, rows: int, *, nullable: bool) -> None:
         self.nodes += (rows, 0)
         runs = min(rows, 1)
         self.nodes += (runs, 0)
         self._zeros(0)
-        self._bytes(rows.to_bytes(kind.run_end_type.bit_width // 8, "little") * runs)
-        self.add(kind.value_type, runs, nullable=nullable)
+        self._bytes(rows.to_bytes(data_type.run_end_type.bit_width // 8, "little") * runs)
+        self.add(data_type.value_type, runs, nullable=nullable)
 
 
-def _children(kind: Any) -> list[Any]:
-    if isinstance(kind, pa.BaseExtensionType):
-        return [kind.storage_type]
-    if types.is_dictionary(kind):
-        return [kind.value_type]
-    if types.is_run_end_encoded(kind):
-        return [kind.run_end_type, kind.value_type]
-    return [kind.field(index).type for index in range(kind.num_fields)]
+def _children(data_type: Any) -> list[Any]:
+    if isinstance(data_type, pa.BaseExtensionType):
+        return [data_type.storage_type]
+    if types.is_dictionary(data_type):
+        return [data_type.value_type]
+    if types.is_run_end_encoded(data_type):
+        return [data_type.run_end_type, data_type.value_type]
+    return [data_type.field(index).type for index in range(data_type.num_fields)]
 
 
-def has_dictionary(kind: Any) -> bool:
+def has_dictionary(data_type: Any) -> bool:
     """Whether a dictionary is anywhere in a type."""
-    return types.is_dictionary(kind) or any(map(has_dictionary, _children(kind)))
+    return types.is_dictionary(data_type) or any(map(has_dictionary, _children(data_type)))
 
 
-def max_rows(kind: Any) -> int:
+def max_rows(data_type: Any) -> int:
     """How many rows a blank array of the type can have: one run cannot be longer than its type of run ends counts."""
-    own = 2 ** (kind.run_end_type.bit_width - 1) - 1 if types.is_run_end_encoded(kind) else 2**31 - 1
-    return min([own, *map(max_rows, _children(kind))])
+    limit = 2 ** (data_type.run_end_type.bit_width - 1) - 1 if types.is_run_end_encoded(data_type) else 2**31 - 1
+    return min([limit, *map(max_rows, _children(data_type))])

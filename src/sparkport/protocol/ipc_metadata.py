@@ -1,4 +1,4 @@
-"""Arrow's IPC metadata, read as bytes: pyarrow does not tell what a message will take before it takes it.
+"""Arrow's IPC metadata, read as bytes: pyarrow does not say what a message will take before it takes it.
 
 The metadata is a flatbuffer: tables that begin with a (negative) way to their vtable, which holds each field's place.
 Nothing here trusts the bytes: ``struct.error`` is raised where offsets lead out of them.
@@ -74,5 +74,5 @@ def decompressed_length(header: Any, body: Any) -> int:
 
 
 def _is_compressed_by_old_rule(header: Any, message: int) -> bool:
-    """Compression was told by the message's metadata before it had a place of its own; Arrow still reads that."""
+    """The message's metadata named the compression before it had a place of its own; Arrow still reads that."""
     return bool(field_place(header, message, 4)) and _OLD_KEY in bytes(header)

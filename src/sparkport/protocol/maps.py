@@ -76,7 +76,7 @@ class MapReader:
     @classmethod
     def from_msgpack(cls, data: bytes, *, what: str = "body") -> MapReader:
         value = unpack(data, what=what)
-        return cls._of(value, what)
+        return cls._from_map(value, what)
 
     @classmethod
     def from_json(cls, data: bytes, *, what: str = "body") -> MapReader:
@@ -97,7 +97,7 @@ class MapReader:
         return cls.from_json(data, what=what) if is_json(data) else cls.from_msgpack(data, what=what)
 
     @classmethod
-    def _of(cls, value: Any, what: str) -> MapReader:
+    def _from_map(cls, value: Any, what: str) -> MapReader:
         if not isinstance(value, dict):
             raise InvalidArgument(f"{what} must be a msgpack map")
         try:
@@ -140,6 +140,16 @@ class MapReader:
             return value
         raise self._wrong(key, "an integer")
 
+    def optional_integer(self, key: str) -> int | None:
+        """None when the key is absent or nil."""
+        return self.integer(key) if key in self else None
+
+    def number(self, key: str) -> float:
+        value = self._required(key)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+        raise self._wrong(key, "a number")
+
     def integers(self, key: str) -> Sequence[int]:
         value = self._required(key)
         if isinstance(value, list) and all(type(item) is int for item in value):
@@ -167,7 +177,7 @@ class MapReader:
         raise self._wrong(key, "a list")
 
     def map(self, key: str) -> MapReader:
-        return self._of(self._required(key), f"{self._what} key '{key}'")
+        return self._from_map(self._required(key), f"{self._what} key '{key}'")
 
     def _required(self, key: str) -> Any:
         value = self._values.get(key, _MISSING)

@@ -47,39 +47,39 @@ def all_have_statistics(schema: pa.Schema) -> bool:
     return all(any(check(column.type) for check in _SUPPORTED) for column in schema)
 
 
-def _bounds(kind: pa.DataType, statistics: ColumnStatistics) -> tuple[pa.Array, pa.Array]:
+def _bounds(data_type: pa.DataType, statistics: ColumnStatistics) -> tuple[pa.Array, pa.Array]:
     if statistics.minimum is not None and statistics.maximum is not None:
         try:
-            return _array(statistics.minimum, kind), _array(statistics.maximum, kind)
+            return _array(statistics.minimum, data_type), _array(statistics.maximum, data_type)
         except (pa.ArrowException, ValueError, TypeError, OverflowError):
-            _log.warning("bounds that are no values of type %s are not told", kind, exc_info=True)
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return _array(_WIDEST_TEXT[0], kind), _array(_WIDEST_TEXT[1], kind)
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return _array(_WIDEST_BLOB[0], kind), _array(_WIDEST_BLOB[1], kind)
-    return pa.nulls(1, kind), pa.nulls(1, kind)
+            _log.warning("bounds that are no values of type %s are left out", data_type, exc_info=True)
+    if pa.types.is_string(data_type) or pa.types.is_large_string(data_type):
+        return _array(_WIDEST_TEXT[0], data_type), _array(_WIDEST_TEXT[1], data_type)
+    if pa.types.is_binary(data_type) or pa.types.is_large_binary(data_type):
+        return _array(_WIDEST_BLOB[0], data_type), _array(_WIDEST_BLOB[1], data_type)
+    return pa.nulls(1, data_type), pa.nulls(1, data_type)
 
 
-def _array(value: Any, kind: pa.DataType) -> pa.Array:
+def _array(value: Any, data_type: pa.DataType) -> pa.Array:
     if isinstance(value, pa.Scalar):
-        return pa.repeat(value, 1).cast(kind)
-    return pa.array([value], kind)
+        return pa.repeat(value, 1).cast(data_type)
+    return pa.array([value], data_type)
 
 
-def encode_statistics(kind: pa.DataType, statistics: ColumnStatistics | None) -> bytes:
-    """What is not known is told in the way that makes DuckDB assume nothing.
+def encode_statistics(data_type: pa.DataType, statistics: ColumnStatistics | None) -> bytes:
+    """Unknown statistics are written so that DuckDB assumes nothing.
 
     The client asks twice for each column of each statement, and mostly gets the same answer: it is kept.
     """
     known = statistics or ColumnStatistics()
     try:
-        return _kept(kind, known)
+        return _kept(data_type, known)
     except TypeError:  # bounds of nested types cannot be looked up by
-        return _encoded(kind, known)
+        return _encoded(data_type, known)
 
 
-def _encoded(kind: pa.DataType, known: ColumnStatistics) -> bytes:
-    low, high = _bounds(kind, known)
+def _encoded(data_type: pa.DataType, known: ColumnStatistics) -> bytes:
+    low, high = _bounds(data_type, known)
     columns: dict[str, pa.Array] = {
         "has_not_null": pa.array([known.has_not_null is not False]),
         "has_null": pa.array([known.has_null is not False]),

@@ -1,19 +1,19 @@
 """The values that flow through a call: what handlers yield, and what they read. No bytes, no sockets.
 
-``wire`` turns them into gRPC messages; a test drives a handler with a ``ListUpload`` and looks at what it yields.
+``wire`` turns them into gRPC messages; a test drives a handler with a list and looks at what it yields.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
 from sparkport.protocol.flight import FlightDescriptor
 
-__all__ = ["BatchMessage", "ListUpload", "MetadataMessage", "Outgoing", "SchemaMessage", "Upload"]
+__all__ = ["BatchMessage", "MetadataMessage", "Outgoing", "SchemaMessage", "Upload"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +55,3 @@ class Upload(Protocol):
     def read_schema(self) -> pa.Schema: ...
 
     def __iter__(self) -> Iterator[pa.RecordBatch]: ...
-
-
-@dataclass(slots=True)
-class ListUpload:
-    """An upload made of a list, for driving handlers without a socket."""
-
-    descriptor: FlightDescriptor
-    schema: pa.Schema
-    batches: Iterable[pa.RecordBatch]
-    preamble: list[bytes] = field(default_factory=list)
-    last_metadata: bytes | None = None
-
-    def read_schema(self) -> pa.Schema:
-        return self.schema
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        return iter(self.batches)

@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
-from sparkport.catalog.room import require_room, view_bytes
+from sparkport.catalog.memory_sizes import require_room, view_bytes
 from sparkport.catalog.scan import AsOf, AsOfUnit
 from sparkport.errors import InvalidArgument, ResourceExhausted
 from sparkport.protocol.flight import FlightDescriptor, check_names
@@ -61,7 +61,7 @@ class Target:
         return FlightDescriptor(path=path, command=None)
 
     @classmethod
-    def of(cls, descriptor: FlightDescriptor) -> Target:
+    def from_descriptor(cls, descriptor: FlightDescriptor) -> Target:
         if descriptor.path is None:
             raise InvalidArgument("descriptor must be a path: catalog, schema, kind, name")
         path = descriptor.path
@@ -134,7 +134,7 @@ class Ticket:
         if len(path) != 4:
             raise InvalidArgument("ticket key 'target' must have four parts")
         return cls(
-            target=Target.of(FlightDescriptor(path=path, command=None)),
+            target=Target.from_descriptor(FlightDescriptor(path=path, command=None)),
             columns=body.texts("columns") if "columns" in body else None,
             filters=body.optional_text("filters"),
             at=as_of(body.optional_text("at_unit"), body.optional_text("at_value")),

@@ -21,8 +21,9 @@ from sparkport.catalog.model import Schema
 from sparkport.catalog.scan import Scan, ScanRequest
 from sparkport.catalog.static import scan_arrow
 from sparkport.catalog.table import Table
-from sparkport.catalog.transaction import TransactionManager, require_committable
+from sparkport.catalog.transaction import OpenTransaction, TransactionManager, require_committable
 from sparkport.errors import FailedPrecondition, TransactionNotFound
+from sparkport.transactions.journal import JournalPart, Sees
 
 __all__ = ["TX_SCHEMA", "TransactionSchema"]
 
@@ -64,13 +65,14 @@ class _TransactionFunction(ScalarFunction):
 
 
 class _OpenTransactions(Table):
-    """The deferred transactions that have not ended."""
+    """The deferred transactions that have not ended. Of others', only tables that the caller may know of are named."""
 
     name = "transactions"
     comment = "Deferred transactions that have not ended"
 
-    def __init__(self, manager: TransactionManager) -> None:
+    def __init__(self, manager: TransactionManager, sees: Sees) -> None:
         self._manager = manager
+        self._sees = sees
 
     @property
     def schema(self) -> pa.Schema:
@@ -84,12 +86,19 @@ class _OpenTransactions(Table):
                 "isolation": item.isolation.value,
                 "begun": item.begun,
                 "last_used": item.last_used,
-                "changed_tables": list(item.changed_tables),
+                "changed_tables": self._named(ctx, item),
                 "changed_rows": item.changed_rows,
             }
             for item in self._manager.open_transactions()
         ]
         return scan_arrow(pa.Table.from_pylist(rows, _COLUMNS), request)
+
+    def _named(self, ctx: CallContext, item: OpenTransaction) -> list[str]:
+        if item.owner == ctx.identity.subject:
+            return list(item.changed_tables)
+        parts = {table: table.partition(".") for table in item.changed_tables}
+        # A schema's name has no dot. An engine that knows no schemas here names the table alone.
+        return [t for t, (head, dot, tail) in parts.items() if self._sees(ctx, *((head, tail) if dot else ("", head)))]
 
 
 class TransactionSchema(Schema):
@@ -101,27 +110,34 @@ class TransactionSchema(Schema):
         manager: TransactionManager,
         *,
         may_use: Callable[[CallContext], None],
+        sees: Sees,
+        commit: Callable[[str], None],
         ended: Callable[[str], None],
+        journal: JournalPart | None = None,
     ) -> None:
-        """``may_use`` raises for callers who may not begin and end transactions.
+        """``may_use`` raises for callers who may not begin and end transactions; ``sees`` says who may know of a table.
 
-        ``ended`` is told the id of a transaction that a caller has committed or rolled back.
+        ``commit`` commits a transaction; ``ended`` gets the id of one that a caller has committed or rolled back.
         """
         self._manager = manager
+        self._make = commit
         self._ended = ended
-        self._table = _OpenTransactions(manager)
+        self._tables: tuple[Table, ...] = (_OpenTransactions(manager, sees),)
         functions = (
             ("begin", "Hold the commit back until tx.commit(); the transaction's id", self._begin, may_use),
             ("commit", "Commit all statements since tx.begin() at one instant", self._commit, may_use),
             ("rollback", "Undo all statements since tx.begin()", self._rollback, may_use),
             ("status", "active, committed or aborted", self._status, _everybody),
         )
-        self._functions = tuple(
+        self._functions: tuple[Function, ...] = tuple(
             _TransactionFunction(name, comment, act=act, may_use=may) for name, comment, act, may in functions
         )
+        if journal is not None:
+            self._tables += journal.tables
+            self._functions += journal.functions
 
     def tables(self, ctx: CallContext) -> Iterable[Table]:
-        return (self._table,)
+        return self._tables
 
     def functions(self, ctx: CallContext) -> Iterable[Function]:
         return self._functions
@@ -132,7 +148,7 @@ class TransactionSchema(Schema):
 
     def _commit(self, transaction_id: str) -> str:
         require_committable(self._manager, transaction_id)
-        self._manager.commit(transaction_id)
+        self._make(transaction_id)
         self._ended(transaction_id)
         return self._status(transaction_id)
 
@@ -149,4 +165,4 @@ class TransactionSchema(Schema):
 
 
 def _everybody(ctx: CallContext) -> None:
-    """To ask about one's own transaction needs no right."""
+    """Asking about one's own transaction needs no right."""

@@ -14,121 +14,34 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from sparkport.auth.identity import ANONYMOUS
 from sparkport.catalog.context import CallContext
+from sparkport.catalog.figures import Figure
+from sparkport.catalog.repeats import Recent
 from sparkport.catalog.transaction import Isolation, OpenTransaction, TransactionManager, TransactionState
 from sparkport.errors import (
     FailedPrecondition,
     ResourceExhausted,
     TransactionNotActive,
     TransactionNotFound,
-    Unavailable,
 )
+from sparkport.transactions.counts import EXPIRED, FAILED, TransactionCounts, why
+from sparkport.transactions.model import Engine, InDoubt, Transaction, TransactionSettings, require_usable
 
 __all__ = ["Engine", "InDoubt", "Transaction", "TransactionSettings", "Transactions", "require_usable"]
 
 S = TypeVar("S")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionSettings:
-    """``remember_seconds`` is how long the end of a transaction can still be asked for.
-
-    ``max_deferred`` is for all together and ``max_deferred_per_subject`` for each caller that can be told from others.
-    ``max_staged_bytes`` is how much all deferred transactions together may hold on disk before they are committed.
-    """
-
-    idle_seconds: float = 15 * 60.0
-    remember_seconds: float = 60 * 60.0
-    max_deferred: int = 1_000
-    max_deferred_per_subject: int = 100
-    max_staged_bytes: int = 64 << 30
-    max_auto_commit: int = 100_000
-    max_remembered: int = 100_000
-
-
-class InDoubt(Unavailable):
-    """Whether a commit was made cannot be found out now. The transaction stays open, so that it can be asked again."""
-
-    def __init__(self, transaction_id: str, *, auto_commit: bool = False) -> None:
-        advice = "ask for its status" if auto_commit else "commit it again"
-        super().__init__(f"it is not known yet whether transaction '{transaction_id}' is committed: {advice}")
-
-
-@dataclass(slots=True, eq=False)
-class Transaction(Generic[S]):
-    """One transaction. ``lock`` guards all that can change, the engine's ``state`` too."""
-
-    id: str
-    owner: str
-    state: S
-    auto_commit: bool
-    isolation: Isolation
-    begun: float
-    last_used: float
-    status: TransactionState = TransactionState.ACTIVE
-    ended: bool = False
-    wrote: bool = False
-    in_doubt: bool = False
-    in_use: int = 0
-    lock: threading.RLock = field(default_factory=threading.RLock)
-
-
-def require_usable(transaction: Transaction[S]) -> None:
-    """For engines, under the transaction's lock: it may have ended since it was found."""
-    if transaction.ended:
-        raise TransactionNotActive(transaction.id, transaction.status.value)
-    if transaction.in_doubt:
-        raise InDoubt(transaction.id, auto_commit=transaction.auto_commit)
-
-
-class Engine(Protocol[S]):
-    """What the manager asks of the store that holds the changes."""
-
-    def pin(self) -> S:
-        """The state of this instant. Cheap: it happens at every DuckDB query."""
-
-    def begun(self, transaction: Transaction[S]) -> None:
-        """A transaction is deferred from now on."""
-
-    def publish(self, transaction: Transaction[S]) -> None:
-        """Make a deferred transaction's changes visible in all tables at one instant, or raise Conflict.
-
-        InDoubt where it cannot be told whether that has happened; it is called again then.
-        """
-
-    def abort(self, transaction: Transaction[S]) -> TransactionState:
-        """Make sure that it will never be committed; the state that holds, if it has been committed after all.
-
-        InDoubt where that cannot be told. In auto-commit it is about a statement whose commit was not answered.
-        """
-
-    def discard(self, transaction: Transaction[S]) -> None:
-        """Forget the changes. Safe to repeat."""
-
-    def changes(self, transaction: Transaction[S]) -> tuple[tuple[str, ...], int]:
-        """The tables it has changed and the number of rows, for listings."""
-
-    def recorded(self, transaction_id: str) -> TransactionState | None:
-        """What lasting records say of a transaction that is not known here, as after a restart."""
-
-    def recorded_owner(self, transaction_id: str) -> str | None:
-        """Whose it is by these records. MUST NOT change anything."""
-
-    def open_elsewhere(self) -> Sequence[OpenTransaction]:
-        """Deferred transactions of other servers on the same catalog."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Ending:
     """What is remembered of a transaction that is over."""
 
-    when: float
     state: TransactionState
     owner: str
 
@@ -145,10 +58,13 @@ class Transactions(TransactionManager, Generic[S]):
         self._settings = settings or TransactionSettings()
         self._clock = clock
         self._lock = threading.Lock()
+        self._counts = TransactionCounts()
         # In order of last use, so that the first is the one to expire or to be let go.
         self._auto: OrderedDict[str, Transaction[S]] = OrderedDict()
         self._deferred: OrderedDict[str, Transaction[S]] = OrderedDict()
-        self._remembered: OrderedDict[str, _Ending] = OrderedDict()
+        self._remembered: Recent[str, _Ending] = Recent(
+            self._settings.remember_seconds, clock, at_most=self._settings.max_remembered
+        )
 
     # The manager's interface
 
@@ -165,6 +81,7 @@ class Transactions(TransactionManager, Generic[S]):
             else:
                 self._admit_deferred(transaction)
                 self._deferred[transaction.id] = transaction
+                self._counts.begun += 1
         if not auto_commit:
             self._note_begun(transaction)
         return transaction.id
@@ -177,13 +94,13 @@ class Transactions(TransactionManager, Generic[S]):
 
     def failed(self, transaction_id: str) -> None:
         with contextlib.suppress(InDoubt, TransactionNotActive):  # it stays open, or was committed after all
-            self.rollback(transaction_id)
+            self._end(transaction_id, TransactionState.ABORTED, reason=FAILED)
 
     def status(self, transaction_id: str) -> TransactionState | None:
         self.expire()
         self._resolve(transaction_id)
         with self._lock:
-            open_one = self._auto.get(transaction_id) or self._deferred.get(transaction_id)
+            open_one = self._open(transaction_id)
             if open_one is not None:
                 return open_one.status
             remembered = self._remembered.get(transaction_id)
@@ -191,11 +108,7 @@ class Transactions(TransactionManager, Generic[S]):
 
     def owner(self, transaction_id: str) -> str | None:
         with self._lock:
-            known = (
-                self._auto.get(transaction_id)
-                or self._deferred.get(transaction_id)
-                or self._remembered.get(transaction_id)
-            )
+            known = self._open(transaction_id) or self._remembered.get(transaction_id)
         return known.owner if known is not None else self._engine.recorded_owner(transaction_id)
 
     def auto_commits(self, transaction_id: str) -> bool:
@@ -216,7 +129,7 @@ class Transactions(TransactionManager, Generic[S]):
     def succeeded(self, transaction_id: str) -> None:
         """An auto-commit statement has published itself: the status says so, and the transaction stays open."""
         with self._lock:
-            transaction = self._auto.get(transaction_id) or self._deferred.get(transaction_id)
+            transaction = self._open(transaction_id)
         if transaction is None:
             return  # ended by another call meanwhile: what the statement published stays
         with transaction.lock:
@@ -236,6 +149,7 @@ class Transactions(TransactionManager, Generic[S]):
                 self._admit_deferred(transaction)
                 self._auto.pop(transaction_id, None)
                 self._deferred[transaction_id] = transaction
+                self._counts.begun += 1
             transaction.auto_commit = False
             self._note_begun(transaction)
 
@@ -244,6 +158,10 @@ class Transactions(TransactionManager, Generic[S]):
         with self._lock:
             deferred = list(self._deferred.values())
         return [*(self._described(transaction) for transaction in deferred), *self._engine.open_elsewhere()]
+
+    def figures(self) -> Iterator[Figure]:
+        with self._lock:
+            return self._counts.figures(deferred=len(self._deferred), pins=len(self._auto))
 
     # For engines
 
@@ -274,36 +192,34 @@ class Transactions(TransactionManager, Generic[S]):
             return [*self._auto.values(), *self._deferred.values()]
 
     def expire(self) -> None:
-        """Abort what has been idle for too long, and forget old endings. Called by every look at transactions."""
+        """Abort what has been idle for too long. Called by every look at transactions."""
         now = self._clock()
         idle: list[Transaction[S]] = []
         with self._lock:
-            for kind in (self._auto, self._deferred):
-                for transaction in kind.values():
+            for open_transactions in (self._auto, self._deferred):
+                for transaction in open_transactions.values():
                     if now - transaction.last_used < self._settings.idle_seconds:
                         break
                     if not transaction.in_use:
                         idle.append(transaction)
-            while self._remembered:
-                transaction_id, ending = next(iter(self._remembered.items()))
-                too_many = len(self._remembered) > self._settings.max_remembered
-                if now - ending.when < self._settings.remember_seconds and not too_many:
-                    break
-                del self._remembered[transaction_id]
         for transaction in idle:
             if not transaction.lock.acquire(blocking=False):
                 continue  # somebody is at it
             try:
-                still = not transaction.in_use and now - transaction.last_used >= self._settings.idle_seconds
-                if still and not transaction.ended:
+                still_idle = not transaction.in_use and now - transaction.last_used >= self._settings.idle_seconds
+                if still_idle and not transaction.ended:
                     self._let_go(transaction)
             finally:
                 transaction.lock.release()
 
     # Parts of them
 
+    def _open(self, transaction_id: str) -> Transaction[S] | None:
+        """One that has not ended; ``_lock`` is held."""
+        return self._auto.get(transaction_id) or self._deferred.get(transaction_id)
+
     def _resolve(self, transaction_id: str) -> None:
-        """End an auto-commit transaction of whose statement nobody knew whether it was committed; or raise InDoubt."""
+        """End an auto-commit transaction whose statement may have been committed; or raise InDoubt."""
         with self._lock:
             transaction = self._auto.get(transaction_id)
         if transaction is not None and transaction.in_doubt:
@@ -315,7 +231,7 @@ class Transactions(TransactionManager, Generic[S]):
         self.expire()
         self._resolve(transaction_id)
         with self._lock:
-            transaction = self._auto.get(transaction_id) or self._deferred.get(transaction_id)
+            transaction = self._open(transaction_id)
             if transaction is not None:
                 self._touch(transaction)
                 if transaction.in_doubt:
@@ -335,14 +251,15 @@ class Transactions(TransactionManager, Generic[S]):
             raise FailedPrecondition(f"transaction '{transaction_id}' is open on another server")
         return state
 
-    def _end(self, transaction_id: str, wanted: TransactionState) -> None:
-        """End a transaction; to end it again the same way does nothing, to end it the other way is refused."""
+    def _end(self, transaction_id: str, wanted: TransactionState, *, reason: str | None = None) -> None:
+        """End a transaction; ending it again the same way does nothing, ending it the other way is refused."""
         self.expire()
         with self._lock:
-            transaction = self._auto.get(transaction_id) or self._deferred.get(transaction_id)
+            transaction = self._open(transaction_id)
             remembered = self._remembered.get(transaction_id)
             if transaction is not None:
                 transaction.in_use += 1  # a commit may take longer than a transaction may be idle
+                transaction.why = reason or transaction.why
         if transaction is None:
             state = remembered.state if remembered is not None else self._recorded(transaction_id)
             self._check_repeat(transaction_id, state, wanted)
@@ -368,13 +285,15 @@ class Transactions(TransactionManager, Generic[S]):
             except InDoubt:
                 transaction.in_doubt = True
                 raise
-            except BaseException:
+            except BaseException as exc:
+                transaction.why = why(exc)
                 self._finish(transaction, self._engine.abort(transaction))
                 raise
             self._finish(transaction, wanted)
 
     def _let_go(self, transaction: Transaction[S]) -> None:
         """End one that was idle for too long."""
+        transaction.why = EXPIRED
         try:
             known = transaction.auto_commit and not transaction.in_doubt
             state = _left_as(transaction) if known else self._engine.abort(transaction)
@@ -394,11 +313,13 @@ class Transactions(TransactionManager, Generic[S]):
         self._engine.discard(transaction)
         with self._lock:
             self._auto.pop(transaction.id, None)
-            self._deferred.pop(transaction.id, None)
+            if self._deferred.pop(transaction.id, None) is not None:
+                self._counts.committed += status is TransactionState.COMMITTED
+                self._counts.aborted[transaction.why] += status is TransactionState.ABORTED
             self._remember(transaction, status)
 
     def _remember(self, transaction: Transaction[S], status: TransactionState) -> None:
-        self._remembered[transaction.id] = _Ending(self._clock(), status, transaction.owner)
+        self._remembered.put(transaction.id, _Ending(status, transaction.owner))
 
     def _evict(self) -> None:
         """Let the oldest pins go, those in use excepted."""
@@ -411,9 +332,9 @@ class Transactions(TransactionManager, Generic[S]):
 
     def _touch(self, transaction: Transaction[S]) -> None:
         transaction.last_used = self._clock()
-        for kind in (self._auto, self._deferred):
-            if transaction.id in kind:
-                kind.move_to_end(transaction.id)
+        for open_transactions in (self._auto, self._deferred):
+            if transaction.id in open_transactions:
+                open_transactions.move_to_end(transaction.id)
 
     def _note_begun(self, transaction: Transaction[S]) -> None:
         try:
@@ -428,9 +349,9 @@ class Transactions(TransactionManager, Generic[S]):
             raise ResourceExhausted(f"there are {len(self._deferred)} open deferred transactions, the limit")
         if transaction.owner == ANONYMOUS.subject:
             return  # without authentication all callers are one
-        own = sum(other.owner == transaction.owner for other in self._deferred.values())
-        if own >= self._settings.max_deferred_per_subject:
-            raise ResourceExhausted(f"'{transaction.owner}' has {own} open deferred transactions, the limit for one")
+        count = sum(other.owner == transaction.owner for other in self._deferred.values())
+        if count >= self._settings.max_deferred_per_subject:
+            raise ResourceExhausted(f"'{transaction.owner}' has {count} open deferred transactions, the limit for one")
 
     def _described(self, transaction: Transaction[S]) -> OpenTransaction:
         tables, rows = self._engine.changes(transaction)

@@ -4,6 +4,6 @@ import os
 
 __all__: list[str] = []
 
-# The older listener of gRPC costs the server a third less CPU per uploaded message; see docs/performance.md. It is
-# chosen when gRPC is first imported, so it has to be said before that; who has said something else is left alone.
+# The older listener of gRPC costs the server a third less CPU per uploaded message; see docs/performance.md. gRPC
+# chooses it when it is first imported, so it has to be set before that; another choice in the environment stays.
 os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener")

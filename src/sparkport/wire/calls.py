@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import grpc
 
 from sparkport.auth.secret import Secret
+from sparkport.catalog.call_record import CallRecord
 from sparkport.catalog.context import CallContext, Cancellation, entered
 from sparkport.errors import InvalidArgument, Unauthenticated
 from sparkport.wire.gate import FIRST_MESSAGE, MESSAGE, Call, Gate
@@ -23,9 +24,11 @@ _SECRET_HEADERS = frozenset({"authorization", "cookie"})
 
 
 @contextmanager
-def open_call(context: grpc.ServicerContext, gate: Gate) -> Iterator[tuple[CallContext, Call]]:
+def open_call(
+    context: grpc.ServicerContext, gate: Gate, record: CallRecord | None = None
+) -> Iterator[tuple[CallContext, Call]]:
     """A call from its first moment to its last. Unauthenticated is raised first of all, before a body is read."""
-    ctx = _read_call(context, gate)
+    ctx = _read_call(context, gate, record or CallRecord())
     with gate.admitted(ctx.identity, context.cancel) as call:
         if not context.add_callback(lambda: _cancel(ctx.cancellation)):
             ctx.cancellation.set()
@@ -39,8 +42,9 @@ def open_call(context: grpc.ServicerContext, gate: Gate) -> Iterator[tuple[CallC
 class Requests:
     """A call's messages. gRPC reads each when it is asked for, so that nothing comes in before the gate has opened."""
 
-    def __init__(self, messages: Iterator[bytes], call: Call) -> None:
+    def __init__(self, messages: Iterator[bytes], call: Call, record: CallRecord) -> None:
         self._messages = messages
+        self._record = record
         self._call = self.account = call
         self._next = FIRST_MESSAGE
 
@@ -56,6 +60,7 @@ class Requests:
         finally:
             call.go_on()
         self._next = MESSAGE
+        self._record.bytes_in += len(message)
         call.hold(len(message))
         return message
 
@@ -70,13 +75,13 @@ class Requests:
 
 
 def _cancel(cancellation: Cancellation) -> None:
-    """gRPC tells of the end of every call, whatever ended it, on the one thread that serves all connections: what is
+    """gRPC reports the end of every call, whatever ended it, on the one thread that serves all connections: what is
     to be done about a caller that has gone, however long it takes, is done on another."""
     if not cancellation.is_set:
         threading.Thread(target=cancellation.set, name="sparkport-cancel", daemon=True).start()
 
 
-def _read_call(context: grpc.ServicerContext, gate: Gate) -> CallContext:
+def _read_call(context: grpc.ServicerContext, gate: Gate, record: CallRecord) -> CallContext:
     headers: dict[str, str] = {}
     token: Secret | None = None
     for key, value in context.invocation_metadata() or ():
@@ -86,16 +91,22 @@ def _read_call(context: grpc.ServicerContext, gate: Gate) -> CallContext:
             token = _bearer(value)
         elif isinstance(value, str) and key not in _SECRET_HEADERS:
             headers[key] = value
+    record.trace_id = headers.get(_STATEMENT_HEADERS[1]) or None
+    record.statement_id = headers.get(_STATEMENT_HEADERS[0]) or record.trace_id
     identity = gate.authenticate(token, peer_of(context))
+    record.user = identity.subject
+    record.catalog = headers.get("airport-catalog", "")
+    record.transaction_id = _one_of(headers, _TRANSACTION_HEADERS)
     remaining = context.time_remaining()
     return CallContext(
         identity=identity,
-        catalog=headers.get("airport-catalog", ""),
-        transaction_id=_one_of(headers, _TRANSACTION_HEADERS),
-        statement_id=headers.get(_STATEMENT_HEADERS[0]) or headers.get(_STATEMENT_HEADERS[1]) or None,
+        catalog=record.catalog,
+        transaction_id=record.transaction_id,
+        statement_id=record.statement_id,
         session_id=headers.get("airport-client-session-id"),
         deadline=None if remaining is None or remaining > 1e9 else time.monotonic() + remaining,
         headers=headers,
+        record=record,
     )
 
 

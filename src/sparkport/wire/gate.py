@@ -3,7 +3,7 @@
 Every call is here from its first moment to its last: authenticated by its headers before anything of its body is read,
 counted under its subject, and known with what it waits for. A thread looks after the waiting ones: who sends or takes
 nothing for too long is cut off, and while memory is short a caller keeps only a few calls that wait for it. gRPC gives
-no way to tell how much of a message that is on its way has come, so the memory of the process has to say it.
+no way to say how much of a message has come, so the memory of the process has to show it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Final
 from sparkport.auth.identity import ANONYMOUS, Identity
 from sparkport.auth.model import Authenticator, Peer
 from sparkport.auth.secret import Secret
+from sparkport.catalog.figures import Figure
 from sparkport.errors import ResourceExhausted
 from sparkport.wire.limits import Limits
 from sparkport.wire.memory import Memory, measure, return_large_blocks, trim
@@ -39,6 +40,7 @@ NOTHING, FIRST_MESSAGE, MESSAGE, READER = range(4)
 _BODIES_AT_ONCE: Final = 4  # of the calls of a subject that have one message, those that are being read
 _KEPT_WAITING: Final = 4  # calls that a subject keeps while memory is short
 _STALLED_READER_SECONDS: Final = 5.0  # who is slow reads something in this time
+_STOP_SECONDS: Final = 5.0
 _TICK_SECONDS: Final = 0.05  # a machine's own clients send a gigabyte in a second
 _TIDY_SECONDS: Final = 5.0
 _SMALL_BYTES: Final = 64 * 1024  # all calls' messages of this size together are not worth the counting
@@ -112,6 +114,7 @@ class Gate:
         self._turns = threading.Condition(self._lock)
         self._calls: set[Call] = set()
         self._stopped = threading.Event()
+        self._watcher: threading.Thread | None = None
         self._at_rest = Memory(0, 0)
 
     # Getting in
@@ -203,15 +206,29 @@ class Gate:
         with self._lock:
             _subtract(self._held, subject, size)
 
+    def figures(self) -> Iterator[Figure]:
+        with self._lock:
+            running, held, authenticating = self._total, self._held.total(), self._authenticating
+        memory = self._memory()
+        yield Figure("calls_running", "Calls that were let in and have not ended", running)
+        yield Figure("calls_limit", "How many may be at once", self.limits.max_concurrent_calls)
+        yield Figure("calls_authenticating", "Calls whose token is being looked at", authenticating)
+        yield Figure("held_bytes", "What messages of running calls take", held)
+        yield Figure("held_bytes_limit", "How much they may take", self.limits.max_held_bytes)
+        yield Figure("heap_bytes", "What C's malloc has given out", memory.heap)
+
     # Looking after those who wait
 
     def start(self) -> None:
         return_large_blocks()
         self._at_rest = self._memory()
-        threading.Thread(target=self._watch, name="sparkport-gate", daemon=True).start()
+        self._watcher = threading.Thread(target=self._watch, name="sparkport-gate", daemon=True)
+        self._watcher.start()
 
     def stop(self) -> None:
         self._stopped.set()
+        if self._watcher is not None:
+            self._watcher.join(_STOP_SECONDS)
 
     def _watch(self) -> None:
         tidied = time.monotonic()

@@ -16,7 +16,7 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 class Memory(NamedTuple):
     """``heap`` is what C's malloc has given out, gRPC's messages among it but neither Arrow's nor DuckDB's rows;
-    ``whole`` is all that is not a file. Where nobody can tell both are 0."""
+    ``whole`` is all that is not a file. Both are 0 where this is unknown."""
 
     heap: int
     whole: int
@@ -53,8 +53,8 @@ def measure() -> Memory:
         whole = 0
     if _read_heap is None:
         return Memory(whole, whole)
-    found = _read_heap()
-    return Memory(found.uordblks + found.hblkhd, whole)
+    heap = _read_heap()
+    return Memory(heap.uordblks + heap.hblkhd, whole)
 
 
 def return_large_blocks() -> None:

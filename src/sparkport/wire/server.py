@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -12,13 +11,11 @@ from grpc_health.v1 import health_pb2
 
 from sparkport.errors import Unavailable
 from sparkport.wire.gate import AUTHENTICATING_CALLS, RESERVED_CALLS, Gate
+from sparkport.wire.health_and_reflection import Health, Reflection
 from sparkport.wire.limits import Limits
 from sparkport.wire.service import FlightService
-from sparkport.wire.tools import Health, Reflection
 
 __all__ = ["GrpcServer"]
-
-logger = logging.getLogger(__name__)
 
 _QUEUED_CALLS: Final = 1_024
 """Calls that gRPC has handed over and no thread has looked at."""
@@ -99,7 +96,7 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
         # A client that has gone without closing is found by these pings, and its calls end.
         ("grpc.keepalive_time_ms", int(limits.keepalive_seconds * 1000)),
         ("grpc.keepalive_timeout_ms", int(limits.keepalive_timeout_seconds * 1000)),
-        # A keepalive ping keeps to the timeout of pings, which is a minute unless it is told, and not to its own.
+        # A keepalive ping keeps to the timeout of pings, which is a minute unless it is set, and not to its own.
         ("grpc.http2.ping_timeout_ms", int(limits.keepalive_timeout_seconds * 1000)),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),

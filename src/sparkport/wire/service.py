@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import grpc
+import pyarrow as pa
 
+from sparkport.catalog.call_record import CallRecord
 from sparkport.catalog.context import CallContext
-from sparkport.errors import Unsupported
+from sparkport.errors import Cancelled, Unsupported
 from sparkport.handlers.service import Handlers
+from sparkport.observe.calls import Calls
 from sparkport.protocol import flight
 from sparkport.protocol.frames import StreamWriter, metadata_message
 from sparkport.protocol.incoming import StreamReader
 from sparkport.protocol.streams import BatchMessage, MetadataMessage, Outgoing, SchemaMessage
 from sparkport.wire.calls import Requests, open_call
 from sparkport.wire.gate import READER, Gate
-from sparkport.wire.status import abort
+from sparkport.wire.status import abort_with, translate
 
 __all__ = ["FlightService"]
-
-logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
@@ -34,23 +34,24 @@ class FlightService(grpc.GenericRpcHandler):
     before anybody knows who is calling.
     """
 
-    def __init__(self, handlers: Handlers, gate: Gate) -> None:
+    def __init__(self, handlers: Handlers, gate: Gate, calls: Calls | None = None) -> None:
         self._handlers = handlers
+        self._calls = calls or Calls()
         self._gate = gate
         self._max_batch_bytes = gate.limits.max_batch_bytes
         self._max_message_bytes = gate.limits.max_message_bytes
         single, stream = self._single, self._streaming
         self._methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
-            "Handshake": stream(self._handshake),
-            "ListFlights": stream(self._list_flights),
-            "GetFlightInfo": single(self._get_flight_info),
-            "PollFlightInfo": single(self._poll_flight_info),
-            "GetSchema": single(self._get_schema),
-            "DoGet": stream(self._do_get),
-            "DoPut": stream(self._do_put),
-            "DoExchange": stream(self._do_exchange),
-            "DoAction": stream(self._do_action),
-            "ListActions": stream(self._list_actions),
+            "Handshake": stream("Handshake", self._handshake),
+            "ListFlights": stream("ListFlights", self._list_flights),
+            "GetFlightInfo": single("GetFlightInfo", self._get_flight_info),
+            "PollFlightInfo": single("PollFlightInfo", self._poll_flight_info),
+            "GetSchema": single("GetSchema", self._get_schema),
+            "DoGet": stream("DoGet", self._do_get),
+            "DoPut": stream("DoPut", self._do_put),
+            "DoExchange": stream("DoExchange", self._do_exchange),
+            "DoAction": stream("DoAction", self._do_action),
+            "ListActions": stream("ListActions", self._list_actions),
         }
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
@@ -59,41 +60,55 @@ class FlightService(grpc.GenericRpcHandler):
 
     # The frame around every method
 
-    def _single(self, method: Callable[[CallContext, bytes], bytes]) -> grpc.RpcMethodHandler[bytes, bytes]:
+    def _single(self, rpc: str, method: Callable[[CallContext, bytes], bytes]) -> grpc.RpcMethodHandler[bytes, bytes]:
         def call(messages: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+            record = self._calls.begin(rpc, context.peer(), context.cancel)
             try:
-                with open_call(context, self._gate) as (ctx, entry):
-                    return method(ctx, Requests(messages, entry).only())
+                with open_call(context, self._gate, record) as (ctx, entry):
+                    answer = method(ctx, Requests(messages, entry, record).only())
+                record.bytes_out = len(answer)
             except BaseException as exc:  # gRPC leaves a call without an answer that ends with a SystemExit
-                abort(context, exc)
+                self._fail(context, record, exc)
+            self._calls.end(record)
+            return answer
 
         return grpc.stream_unary_rpc_method_handler(call)
 
     def _streaming(
-        self, method: Callable[[CallContext, Requests], Iterator[bytes]]
+        self, rpc: str, method: Callable[[CallContext, Requests], Iterator[bytes]]
     ) -> grpc.RpcMethodHandler[bytes, bytes]:
         largest = self._max_batch_bytes
 
         def call(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+            record = self._calls.begin(rpc, context.peer(), context.cancel)
             try:
                 with (
-                    open_call(context, self._gate) as (ctx, entry),
-                    _closing(method(ctx, Requests(messages, entry))) as out,
+                    open_call(context, self._gate, record) as (ctx, entry),
+                    _closing(method(ctx, Requests(messages, entry, record))) as out,
                 ):
                     for message in out:
+                        size = len(message)
+                        record.bytes_out += size
                         # gRPC has a copy of its own until the client has read it.
-                        if len(message) > largest:
-                            entry.hold(2 * len(message))
+                        if size > largest:
+                            entry.hold(2 * size)
                         entry.wait_for(READER)
                         yield message
                         entry.go_on()
                         entry.release()
             except GeneratorExit:  # the caller has gone
+                self._calls.end(record, Cancelled("the call was cancelled"))
                 raise
             except BaseException as exc:
-                abort(context, exc)
+                self._fail(context, record, exc)
+            self._calls.end(record)
 
         return grpc.stream_stream_rpc_method_handler(call)
+
+    def _fail(self, context: grpc.ServicerContext, record: CallRecord, exc: BaseException) -> NoReturn:
+        error = translate(exc)
+        self._calls.end(record, error)
+        abort_with(context, error)
 
     # The methods
 
@@ -117,15 +132,16 @@ class FlightService(grpc.GenericRpcHandler):
 
     def _do_get(self, ctx: CallContext, messages: Requests) -> Iterator[bytes]:
         ticket = flight.Ticket.decode(messages.only()).ticket
-        return self._framed(self._handlers.do_get(ctx, ticket), self._max_batch_bytes)
+        return self._framed(ctx.record, self._handlers.do_get(ctx, ticket), self._max_batch_bytes)
 
     def _do_put(self, ctx: CallContext, messages: Requests) -> Iterator[bytes]:
-        for metadata in self._handlers.do_put(ctx, self._reader(messages)):
+        for metadata in self._handlers.do_put(ctx, self._reader(ctx.record, messages)):
             yield flight.PutResult(metadata).encode()
 
     def _do_exchange(self, ctx: CallContext, messages: Requests) -> Iterator[bytes]:
         # In lock-step the client reads one message for each it writes: an answer must not be sliced.
-        return self._framed(self._handlers.do_exchange(ctx, self._reader(messages)), self._max_message_bytes)
+        answers = self._handlers.do_exchange(ctx, self._reader(ctx.record, messages))
+        return self._framed(ctx.record, answers, self._max_message_bytes)
 
     def _do_action(self, ctx: CallContext, messages: Requests) -> Iterator[bytes]:
         action = flight.Action.decode(messages.only())
@@ -137,14 +153,15 @@ class FlightService(grpc.GenericRpcHandler):
         for action in self._handlers.list_actions(ctx):
             yield action.encode()
 
-    def _reader(self, messages: Requests) -> StreamReader:
-        return StreamReader(_whole(messages), max_batch_bytes=self._max_message_bytes, account=messages.account)
+    def _reader(self, record: CallRecord, messages: Requests) -> StreamReader:
+        return _CountedRows(_whole(messages), record, max_batch_bytes=self._max_message_bytes, account=messages.account)
 
-    def _framed(self, messages: Iterator[Outgoing], slice_bytes: int) -> Iterator[bytes]:
+    def _framed(self, record: CallRecord, messages: Iterator[Outgoing], slice_bytes: int) -> Iterator[bytes]:
         writer: StreamWriter | None = None
         with _closing(messages) as out:
             for message in out:
                 if isinstance(message, BatchMessage) and writer is not None:
+                    record.rows_out += message.batch.num_rows
                     yield from writer.batch_messages(message.batch, message.metadata)
                 elif isinstance(message, SchemaMessage):
                     writer = StreamWriter(
@@ -157,11 +174,23 @@ class FlightService(grpc.GenericRpcHandler):
                     yield metadata_message(message.metadata)
 
 
+class _CountedRows(StreamReader):
+    def __init__(self, messages: Iterator[bytes], record: CallRecord, **limits: Any) -> None:
+        super().__init__(messages, **limits)
+        self._record = record
+
+    def __next__(self) -> pa.RecordBatch:
+        batch = super().__next__()
+        self._record.rows_in += batch.num_rows
+        return batch
+
+
 def _whole(messages: Iterator[bytes]) -> Iterator[bytes]:
     """The messages of an upload, up to an end that the client has meant.
 
-    gRPC tells of a client that has gone in two steps: the stream ends, then the call is cancelled. Taken at its word,
-    the first would commit half a statement. Asking once more is answered after both, with an error if it was one.
+    gRPC reports a client that has gone in two steps: the stream ends, then the call is cancelled. Taken at its word,
+    the first would commit half a statement. A second question is answered after both steps, with an error if there was
+    one.
     """
     yield from messages
     next(messages, None)

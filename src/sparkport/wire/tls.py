@@ -53,8 +53,8 @@ def server_credentials(settings: TlsSettings) -> grpc.ServerCredentials:
     Files that do not fit together stop the start; later they are logged and the previous ones stay in use.
     """
     configuration = Reloaded(settings.files, lambda: _configuration(settings), interval=0.0)
-    # Always the whole configuration, never "unchanged": each port asks on its own, so a change that was told to one
-    # port would be missed by the others.
+    # Always the whole configuration, never "unchanged": each port asks on its own, so the others would miss a change
+    # that one port has learnt.
     return grpc.dynamic_ssl_server_credentials(
         configuration.current(), configuration.current, require_client_authentication=bool(settings.require_client)
     )

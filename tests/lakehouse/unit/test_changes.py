@@ -8,15 +8,22 @@ from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkport.errors import Conflict, RowNotFound
-from sparkport.lakehouse.write.changes import NetChange, Sent, TableChange, Workspace
+from sparkport.errors import Conflict, InternalError, RowNotFound
+from sparkport.lakehouse.names import TableName
+from sparkport.lakehouse.spark.staging import StagedRows, Staging
+from sparkport.lakehouse.write.change_set import changed_rows_schema
+from sparkport.lakehouse.write.net_change import NetChange, Sent, TableChange
+from sparkport.lakehouse.write.spark_applier import SparkApplier
+from sparkport.lakehouse.write.workspace import Workspace
 
 BASE = {row_id: (row_id * 10, f"n{row_id}") for row_id in range(8)}
 FIELDS = [
@@ -40,11 +47,15 @@ class _Stream:
 class _Version:
     """As much of a table's version as a net change needs."""
 
-    name = ("public", "t")
+    table = TableName("public", "t")
     location = "here"
     columns = SimpleNamespace(fields=tuple(FIELDS))
 
-    def stored_rows(self, names: Sequence[str], *, row_ids: Any) -> _Stream:
+    @property
+    def rows(self) -> _Version:
+        return self
+
+    def stored(self, names: Sequence[str], *, row_ids: Any) -> _Stream:
         places = [["Number", "number"].index(name) for name in names]
         found = [row_id for row_id in row_ids.tolist() if row_id in BASE]
         kinds = [pa.int64(), pa.string()]
@@ -59,11 +70,17 @@ def workspace() -> Iterator[Workspace]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def staging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Staging]:
+    with closing(Staging(str(tmp_path_factory.mktemp("staging")))) as made:
+        yield made
+
+
 _counter = iter(range(1_000_000))
 
 
 def opened(workspace: Workspace) -> tuple[NetChange, TableChange]:
-    net = workspace.open(f"t{next(_counter)}")
+    net = NetChange(workspace, f"t{next(_counter)}")
     return net, net.table(_Version())  # type: ignore[arg-type]
 
 
@@ -73,7 +90,8 @@ def sent(rows: Sequence[tuple[int, Sequence[Any]]], columns: Sequence[int]) -> S
     for place, column in enumerate(columns):
         arrays.append(pa.array([values[place] for _, values in rows], kinds[column]))
     names = ["id", "number", *(f"x{place}" for place in range(len(columns)))]
-    return Sent([pa.RecordBatch.from_arrays(arrays, names=names)], columns)
+    batch = pa.RecordBatch.from_arrays(arrays, names=names)
+    return Sent([batch], columns, rows=batch.num_rows, nbytes=batch.nbytes)
 
 
 def insert(change: TableChange, *rows: Row) -> list[int]:
@@ -96,14 +114,22 @@ def seen(change: TableChange) -> dict[int, Row]:
     return found
 
 
-def committed(change: TableChange) -> tuple[list[Row], dict[int, Row | None]]:
+def rows_of(staged: StagedRows | None) -> list[dict[str, Any]]:
+    return [] if staged is None else [row for batch in staged.batches() for row in batch.to_pylist()]
+
+
+def committed(net: NetChange, staging: Staging) -> tuple[list[Row], dict[int, Row | None]]:
     """What the commit would write: new rows in their order, and changed ones, None for those deleted."""
-    new = [tuple(row.values()) for batch in change.new_rows() for row in batch.to_pylist()]
-    changed: dict[int, Row | None] = {}
-    head = [pa.field("id", pa.int64()), pa.field("is_deleted", pa.bool_())]
-    for batch in change.changed_rows(pa.schema([*head, *change.stored])):
-        for row in batch.to_pylist():
-            changed[row["id"]] = None if row["is_deleted"] else (row["c0"], row["c1"])
+    with net.change_sets(staging, returned=[]) as changes:
+        if not changes:
+            return [], {}
+        (change,) = changes.values()
+        new = [(row["Number"], row["number"]) for row in rows_of(change.inserts)]
+        changed: dict[int, Row | None] = {
+            row["row_id"]: None if row["is_deleted"] else (row["c0"], row["c1"]) for row in rows_of(change.changes)
+        }
+    assert change.updated.tolist() == sorted(row_id for row_id, row in changed.items() if row is not None)
+    assert change.deleted.tolist() == sorted(row_id for row_id, row in changed.items() if row is None)
     return new, changed
 
 
@@ -121,7 +147,7 @@ statements = st.one_of(
 @settings(max_examples=60, deadline=None)
 @given(st.lists(statements, max_size=8))
 def test_any_statements_come_to_the_rows_that_a_dictionary_has(
-    workspace: Workspace, work: list[tuple[str, list[Any]]]
+    workspace: Workspace, staging: Staging, work: list[tuple[str, list[Any]]]
 ) -> None:
     net, change = opened(workspace)
     model: dict[int, Row] = dict(BASE)
@@ -142,15 +168,45 @@ def test_any_statements_come_to_the_rows_that_a_dictionary_has(
                     if row_id in model:
                         model[row_id] = (values[1] if kind == "both" else model[row_id][0], values[0])
             assert seen(change) == model
-        new, changed = committed(change)
+        new, changed = committed(net, staging)
         assert new == [model[row_id] for row_id in sorted(model, reverse=True) if row_id < 0]
         after = {row_id: row for row_id, row in {**BASE, **changed}.items() if row is not None}
         assert after == {row_id: row for row_id, row in model.items() if row_id >= 0}
         assert change.rows == len(new) + len(changed)
-        updated, deleted = change.changed_ids()
-        assert set(updated) | set(deleted) == set(changed)
     finally:
         net.close()
+
+
+def test_rows_of_a_transaction_that_only_deletes_go_together_with_any_update(
+    workspace: Workspace, staging: Staging
+) -> None:
+    net, change = opened(workspace)
+    change.delete(sent([(1, ()), (2, ())], []), since=0, refuse=False)
+    update = staging.new(changed_rows_schema([pa.string()]))  # of the second column, which is its first
+    update.append(pa.RecordBatch.from_arrays([[3], [False], ["c"]], schema=update.schema))
+    update.finish()
+    applier = SparkApplier(catalog="lake", pointers=ANY, files=ANY, spark=ANY, staging=staging)
+    with net.change_sets(staging, returned=[]) as changes:
+        (deletes,) = (found.changes for found in changes.values() if found.changes is not None)
+        with applier._joined([deletes, update]) as (path,):
+            rows = pq.read_table(path).to_pylist()
+    found = {row["row_id"]: (row["is_deleted"], row["c0"]) for row in rows}
+    assert found == {1: (True, None), 2: (True, None), 3: (False, "c")}
+    update.discard()
+    net.close()
+
+
+def test_staged_rows_are_not_put_together_where_that_would_change_values(staging: Staging) -> None:
+    """Arrow would make a float of a double, and say nothing."""
+    parts = [staging.new(changed_rows_schema(types)) for types in ([pa.float32(), pa.string()], [pa.float64()])]
+    parts[0].append(pa.RecordBatch.from_arrays([[1], [True], [None], [None]], schema=parts[0].schema))
+    parts[1].append(pa.RecordBatch.from_arrays([[2], [False], [0.1]], schema=parts[1].schema))
+    applier = SparkApplier(catalog="lake", pointers=ANY, files=ANY, spark=ANY, staging=staging)
+    with pytest.raises(InternalError, match="other types"), applier._joined(parts):
+        pass
+    for part in parts:
+        part.discard()
+    assert not list(staging.folder.glob("*.parquet"))
 
 
 def test_of_several_changes_to_one_row_in_a_statement_the_last_counts(workspace: Workspace) -> None:
@@ -192,15 +248,14 @@ def test_a_reader_sees_the_moment_at_which_it_began(workspace: Workspace) -> Non
     own.close()
 
 
-def test_the_file_is_gone_with_its_transaction(workspace: Workspace) -> None:
+def test_what_it_holds_is_free_when_its_transaction_ends(workspace: Workspace) -> None:
+    before = workspace.bytes_held()
     net, change = opened(workspace)
     insert(change, (1, "a" * 1000))
-    assert net.bytes_held() > 0
-    assert workspace.bytes_held() >= net.bytes_held()
-    files = set(workspace.folder.iterdir())
+    assert workspace.bytes_held() > before
     net.close()
     net.close()
-    assert len(set(workspace.folder.iterdir())) < len(files)
+    assert workspace.bytes_held() <= before
     with pytest.raises(Conflict, match="has ended"):
         insert(change, (2, "b"))
 
@@ -215,7 +270,7 @@ def test_an_error_beneath_a_statement_is_told_as_it_is(workspace: Workspace, mon
 
     _, change = opened(workspace)
     for stream in (broken, lambda *_, **__: _Breaking([])):
-        monkeypatch.setattr(_Version, "stored_rows", stream)
+        monkeypatch.setattr(_Version, "stored", stream)
         with pytest.raises(Conflict, match="files of the snapshot are gone"):
             change.update(sent([(1, ("a",))], [1]), since=0, refuse=False)
     assert change.rows == 0
@@ -230,3 +285,61 @@ def test_rows_found_by_id_say_which_are_deleted(workspace: Workspace) -> None:
     assert sorted(rows.column("rowid").to_pylist()) == [-1, 3]
     assert gone == {2}
     assert np.asarray(rows.column("c0")).tolist() == [1, 30]
+
+
+# A few new rows
+
+
+def test_a_few_new_rows_need_no_database(workspace: Workspace, staging: Staging) -> None:
+    net, change = opened(workspace)
+    before = databases(workspace)
+    insert(change, (10, "a"), (11, "b"))
+    insert(change, (12, "c"))
+    assert (change.rows, databases(workspace)) == (3, before)
+    assert committed(net, staging) == ([(10, "a"), (11, "b"), (12, "c")], {})
+    net.close()
+
+
+def test_new_rows_are_seen_and_changed_like_others(workspace: Workspace, staging: Staging) -> None:
+    net, change = opened(workspace)
+    first, second = insert(change, (10, "a"), (11, "b"))
+    assert seen(change) == {**BASE, first: (10, "a"), second: (11, "b")}
+    (third,) = insert(change, (12, "c"))
+    assert change.update(sent([(first, ["x"]), (third, ["y"])], [1]), since=change.step, refuse=True) == 2
+    assert change.delete(sent([(second, [])], []), since=change.step, refuse=True) == 1
+    assert committed(net, staging) == ([(10, "x"), (12, "y")], {})
+    net.close()
+
+
+@pytest.mark.parametrize("first", [0, 1, 999])
+def test_many_new_rows_have_a_database(workspace: Workspace, staging: Staging, first: int) -> None:
+    net, change = opened(workspace)
+    before = databases(workspace)
+    rows = [(number, str(number)) for number in range(1_001)]
+    for part in filter(None, (rows[:first], rows[first:])):
+        insert(change, *part)
+    assert (change.rows, databases(workspace)) == (1_001, before + 1)
+    assert committed(net, staging) == (rows, {})
+    net.close()
+    assert databases(workspace) == before
+
+
+def test_what_is_kept_beside_databases_counts_and_is_given_back(workspace: Workspace) -> None:
+    before = workspace.bytes_held()
+    net, change = opened(workspace)
+    insert(change, (10, "a" * 10_000))
+    assert workspace.bytes_held() >= before + 10_000
+    net.close()
+    net.close()
+    assert workspace.bytes_held() == before
+    net, change = opened(workspace)
+    insert(change, (10, "a" * 10_000))
+    seen(change)  # in a database by now
+    net.close()
+    assert workspace.bytes_held() < before + 10_000
+
+
+def databases(workspace: Workspace) -> int:
+    with workspace.cursor(workspace.generation) as cursor:
+        (count,) = cursor.execute("SELECT count(*) FROM duckdb_databases() WHERE NOT internal").fetchone() or (0,)
+    return int(count)

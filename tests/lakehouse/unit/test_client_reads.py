@@ -22,7 +22,7 @@ from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg.plan import DataFile, plan
 from sparkport.lakehouse.scan.client_reads import duckdb_calls
 from sparkport.lakehouse.scan.read import Reader
-from sparkport.protocol.calls import call_location
+from sparkport.protocol.call_locations import call_location
 
 
 @pytest.fixture

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from sparkport.errors import Cancelled
 from sparkport.filters.expressions import Column, Comparison, Expression, In, Literal, SqlType
-from sparkport.lakehouse.columns.shapes import sql_type
+from sparkport.lakehouse.columns.type_table import PRIMITIVES
+from sparkport.lakehouse.columns.types import sql_type
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg.deletes import deleted_positions
 from sparkport.lakehouse.iceberg.manifests import ROW_ID_FIELD, SEQUENCE_FIELD, DataFile, DeleteFile
@@ -98,11 +99,13 @@ def equals(name: str, value: int) -> Expression:
     return Comparison("=", Column(name, BIGINT), Literal(value, BIGINT))
 
 
-@pytest.mark.parametrize("kind", [*direct._TYPES, "decimal(9, 2)", "decimal(38, 0)"])
+@pytest.mark.parametrize(
+    "kind", [*(name for name, known in PRIMITIVES.items() if known.direct), "decimal(9, 2)", "decimal(38, 0)"]
+)
 def test_types_are_those_in_which_duckdb_hands_out_columns(kind: str) -> None:
     with duckdb.connect() as con:
         con.execute("SET TimeZone = 'UTC'")
-        found = con.sql(f"SELECT CAST(NULL AS {sql_type(kind, 'c')}) AS c").to_arrow_table().schema
+        found = con.sql(f"SELECT CAST(NULL AS {sql_type(kind)}) AS c").to_arrow_table().schema
     assert arrow_type(kind) == found.field("c").type
 
 

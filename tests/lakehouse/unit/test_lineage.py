@@ -60,7 +60,7 @@ def test_positions_are_those_of_a_list(present: set[int], wanted: list[int]) -> 
 def test_changed_rows_and_gone_ones_are_those_of_a_dictionary(
     present: dict[int, int], wanted: set[int], limit: int
 ) -> None:
-    there = Lineage.of([(ids(row_id), ids(commit)) for row_id, commit in present.items()])
+    there = Lineage.from_parts([(ids(row_id), ids(commit)) for row_id, commit in present.items()])
     changed, gone = changed_since(ids(*sorted(wanted)), there, limit)
     assert changed.tolist() == sorted(row for row in wanted if present.get(row, -1) > limit)
     assert gone.tolist() == sorted(wanted - present.keys())
@@ -72,7 +72,7 @@ def test_rows_of_plain_files_are_found_without_opening_them(monkeypatch: pytest.
     files = [file(100, 10, commit=7), file(110, 5, commit=9, deletes=(delete,))]
     found, rest = derived(FileSystem(), files, ids(-1, 99, 100, 109, 110, 111, 112, 113, 114, 115))
     assert rest == []
-    present = Lineage.of(found)
+    present = Lineage.from_parts(found)
     assert present.ids.tolist() == [100, 109, 110, 112, 114]
     assert present.commits.tolist() == [7, 7, 9, 9, 9]
 
@@ -94,11 +94,11 @@ def test_files_that_may_hold_ids_of_their_own_are_left_to_be_read(changes: dict[
 
 
 def test_rows_come_together_by_their_ids() -> None:
-    present = Lineage.of([(ids(5, 7), ids(1, 1)), (ids(2, 6), ids(3, 4))])
+    present = Lineage.from_parts([(ids(5, 7), ids(1, 1)), (ids(2, 6), ids(3, 4))])
     assert present.ids.tolist() == [2, 5, 6, 7]
     assert present.commits.tolist() == [3, 1, 4, 1]
-    assert Lineage.of([]).has(ids(1, 2)).tolist() == [False, False]
-    assert Lineage.of([]).ids.tolist() == NO_IDS.tolist()
+    assert Lineage.from_parts([]).has(ids(1, 2)).tolist() == [False, False]
+    assert Lineage.from_parts([]).ids.tolist() == NO_IDS.tolist()
 
 
 def test_rows_without_an_id_are_left_out() -> None:

@@ -110,6 +110,23 @@ def compared(op: str, name: str, value: Any, kind: SqlType = BIGINT) -> Expressi
     return Comparison(op, Column(name, kind), Literal(value, kind))
 
 
+def test_a_filter_to_skip_by_leaves_out_row_groups_and_no_rows(
+    reader: Reader, tmp_path: Path, rows_read: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many rows there are, Arrow reads them: no filter is applied."""
+    monkeypatch.setattr(direct, "_FILTERED_ROWS", 9)
+    file = numbers(tmp_path / "a.parquet")
+    options: dict[str, Any] = {"columns": ["id"], "row_id": True, "filter": compared(">", "id", 85)}
+    expected = [{"id": n, "rowid": n + 100} for n in range(80, 100)]
+    assert scan(reader, file, **options, skips_only=True) == expected
+    assert sum(rows_read) == 20
+    without = np.array([180, 199])
+    assert scan(reader, file, **options, skips_only=True, without=without) == expected[1:-1]
+    rows_read.clear()
+    assert scan(reader, file, **options) == expected[6:]
+    assert not rows_read
+
+
 def test_a_lookup_decodes_the_row_groups_that_may_hold_it(reader: Reader, tmp_path: Path, rows_read: list[int]) -> None:
     file = numbers(tmp_path / "a.parquet")
     assert scan(reader, file, columns=["name"], filter=compared("=", "id", 37), row_id=True) == [

@@ -14,7 +14,15 @@ from pyspark.errors.exceptions.connect import (
     UnknownException,
 )
 
-from sparkport.errors import InternalError, PermissionDenied, ResourceExhausted, SparkportError, Unavailable
+from sparkport.errors import (
+    InternalError,
+    InvalidArgument,
+    PermissionDenied,
+    ResourceExhausted,
+    SparkportError,
+    Unavailable,
+)
+from sparkport.lakehouse.query.reasons import reasons
 from sparkport.lakehouse.spark.errors import LostRace, translated
 
 AT = "\n\tat org.apache.iceberg.SnapshotProducer.commit(SnapshotProducer.java:501)"
@@ -139,3 +147,9 @@ def test_the_condition_is_told_and_no_more() -> None:
     with pytest.raises(InternalError) as failure, translated("reading 't'"):
         raise exc
     assert failure.value.message == "reading 't': Spark failed: TABLE_OR_VIEW_NOT_FOUND"
+
+
+def test_a_query_changes_nothing_and_so_loses_no_race() -> None:
+    """Iceberg says of a branch that is not there what it says of a lost race."""
+    with pytest.raises(InvalidArgument, match="no such branch"), reasons("lake", "public"):
+        raise raised(UnknownException, "Cannot use branch (does not exist): x", f"{ICEBERG}ValidationException")

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 
 import pyarrow as pa
 import pytest
 from tests.lakehouse.handles import NOBODY, create
+from tests.lakehouse.transacting import wait_until
 from tests.support.lakehouse import Lake
 
 from sparkport.catalog import CallContext, ScanRequest
+from sparkport.catalog.context import entered
+from sparkport.catalog.repeats import Recent
 from sparkport.catalog.statement import Change, StatementRequest
 from sparkport.catalog.transaction import Isolation, TransactionState
-from sparkport.errors import ResourceExhausted, SparkportError, TransactionNotActive
+from sparkport.errors import ResourceExhausted, SparkportError, TransactionNotActive, Unavailable
 from sparkport.lakehouse.catalogs.pointers import OutcomeUnknown
 from sparkport.lakehouse.lakehouse import Lakehouse
+from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.spark.server import SparkServer
-from sparkport.lakehouse.write.commit import Committer, Pending
+from sparkport.lakehouse.write.committer import Committer
 from sparkport.transactions.manager import InDoubt, Transaction
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "name": ["a", "b"]})
@@ -79,7 +86,7 @@ def test_a_statement_that_begins_while_its_transaction_ends_leaves_nothing(
     found = table.table(ctx)
     came = ended_meanwhile(lake, ctx, lambda: found.open_statement(ctx, INSERT), monkeypatch)
     assert isinstance(came, TransactionNotActive)
-    assert not list(lake.opened.engine.staging.folder.glob("tx-*"))
+    assert not list(lake.opened.engine.storage.staging.folder.glob("tx-*"))
 
 
 def test_a_scan_that_begins_while_its_transaction_ends_is_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,6 +116,31 @@ def test_a_statement_under_way_does_not_join_a_commit_in_doubt(lake: Lake, monke
         statement.finish()
 
 
+@pytest.mark.parametrize("deadline", [None, 3600.0])
+@pytest.mark.parametrize("auto_commit", [True, False])
+def test_who_writes_waits_for_spark_as_long_as_the_deadline_allows(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, auto_commit: bool, deadline: float | None
+) -> None:
+    """The first start of all downloads jars, which may take half an hour."""
+    table = create(lake, "t", ROWS.slice(0, 0))
+    ctx = replace(begin(lake, auto_commit=auto_commit), deadline=None if deadline is None else monotonic() + deadline)
+    waited: list[float | None] = []
+
+    def not_ready(timeout: float | None) -> None:
+        waited.append(timeout)
+        raise Unavailable("Spark is not ready yet")
+
+    def write() -> None:
+        table.insert(ROWS, ctx)
+        lake.opened.engine.transactions.commit(ctx.transaction_id or "")
+
+    monkeypatch.setattr(lake.opened.engine.storage.spark, "wait_ready", not_ready)
+    with entered(ctx), pytest.raises(Unavailable, match="not ready"):
+        write()
+    (longest,) = waited
+    assert longest is None if deadline is None else longest is not None and longest > deadline - 60
+
+
 def test_statistics_say_nothing_under_serializable(lake: Lake) -> None:
     table = create(lake, "t", ROWS.slice(0, 0))
     careful, plain = begin(lake, Isolation.SERIALIZABLE), begin(lake)
@@ -125,25 +157,30 @@ def test_an_end_that_could_not_be_noted_is_noted_when_it_is_asked_for(
     with monkeypatch.context() as broken:
         broken.setattr(engine, "abort", lambda transaction: TransactionState.ABORTED)
         engine.transactions.rollback(ctx.transaction_id or "")
-    engine.transactions._remembered.clear()
+    engine.transactions._remembered = Recent(1)
     assert engine.transactions.status(ctx.transaction_id or "") is TransactionState.ABORTED
 
 
 def test_one_that_waits_for_two_tables_is_not_passed_over_by_later_ones() -> None:
-    committer = Committer(pointers=None, writers=None, applier=None, current=None)  # type: ignore[arg-type]
-    a, b = ("public", "a"), ("public", "b")
-    both, later, beside = (
-        Pending(name, dict.fromkeys(tables))  # type: ignore[arg-type]
-        for name, tables in (("both", [a, b]), ("later", [b]), ("beside", [("public", "c")]))
-    )
-    committer._busy = {a}
-    committer._waiting = [both, later, beside]
-    assert not committer._may_go(both)
-    assert not committer._may_go(later)
-    assert committer._may_go(beside)
-    committer._busy = set()
-    assert committer._may_go(both)
-    assert [member.id for member in committer._gather(both)] == ["both", "later"]
+    committer = Committer(pointers=None, applier=None, current=None)  # type: ignore[arg-type]
+    a, b, c = (TableName("public", name) for name in "abc")
+    order: list[str] = []
+
+    def go(name: str, *tables: TableName) -> None:
+        with committer.turn(*tables):
+            order.append(name)
+
+    with ThreadPoolExecutor(3) as pool:
+        with committer.turn(a):
+            both = pool.submit(go, "both", a, b)
+            wait_until(lambda: committer.waiting() == 1)
+            later = pool.submit(go, "later", b)
+            wait_until(lambda: committer.waiting() == 2)
+            pool.submit(go, "beside", c).result(10)
+            assert order == ["beside"]
+        both.result(10)
+        later.result(10)
+    assert order == ["beside", "both", "later"]
     committer.close()
 
 

@@ -13,19 +13,17 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.lakehouse.type_samples import SAMPLES, Sample, recorded, same
+from tests.lakehouse.type_samples import SAMPLES, Sample, StoredColumn, recorded, same, stored_column
 
 from sparkport.errors import FailedPrecondition, InvalidArgument, ResourceExhausted, Unsupported
 from sparkport.lakehouse.columns.storage import from_stored, to_stored
 from sparkport.lakehouse.columns.type_table import RULES, parquet_name, reference_page
 from sparkport.lakehouse.columns.types import (
-    StoredColumn,
     declared_field,
-    duckdb_type,
-    plan_column,
     pushable,
     remember,
     spark_type,
+    sql_type,
     stored_type,
 )
 
@@ -46,7 +44,7 @@ def _ids() -> Callable[[], int]:
 
 
 def _planned(kind: pa.DataType, **options: Any) -> StoredColumn:
-    return plan_column(pa.field("v", kind, **options), _ids())
+    return stored_column(pa.field("v", kind, **options), _ids())
 
 
 def _there_and_back(column: pa.Array) -> pa.Array:
@@ -72,13 +70,13 @@ def _found_ids(part: Any) -> list[int]:
 
 @pytest.mark.parametrize("sample", EVERY)
 def test_a_column_is_declared_as_it_was_created(sample: Sample) -> None:
-    planned = plan_column(sample.field, _ids())
+    planned = stored_column(sample.field, _ids())
     assert declared_field(planned.iceberg, planned.remembered).equals(sample.field, check_metadata=True)
 
 
 @pytest.mark.parametrize("sample", EVERY)
 def test_values_come_back_as_they_were_sent(sample: Sample) -> None:
-    planned = plan_column(sample.field, _ids())
+    planned = stored_column(sample.field, _ids())
     stored = to_stored(sample.column, sample.field, planned.iceberg)
     stored.validate(full=True)
     assert stored.type == stored_type(planned.iceberg["type"])
@@ -88,7 +86,7 @@ def test_values_come_back_as_they_were_sent(sample: Sample) -> None:
 
 @pytest.mark.parametrize("sample", EVERY)
 def test_a_column_without_rows_keeps_its_type(sample: Sample) -> None:
-    planned = plan_column(sample.field, _ids())
+    planned = stored_column(sample.field, _ids())
     stored = to_stored(sample.column[:0], sample.field, planned.iceberg)
     back = from_stored(stored, sample.field, planned.iceberg)
     assert back.type == sample.field.type
@@ -98,7 +96,7 @@ def test_a_column_without_rows_keeps_its_type(sample: Sample) -> None:
 @pytest.mark.parametrize("sample", EVERY)
 def test_every_part_of_a_column_has_an_id_of_its_own(sample: Sample) -> None:
     ids = _ids()
-    found = _found_ids(plan_column(sample.field, ids).iceberg)
+    found = _found_ids(stored_column(sample.field, ids).iceberg)
     assert sorted(found) == list(range(1, ids()))
     assert found[0] == 1
 
@@ -107,7 +105,7 @@ def test_every_part_of_a_column_has_an_id_of_its_own(sample: Sample) -> None:
 def test_stored_columns_pass_through_parquet_and_duckdb(
     sample: Sample, tmp_path: Path, db: duckdb.DuckDBPyConnection
 ) -> None:
-    planned = plan_column(sample.field, _ids())
+    planned = stored_column(sample.field, _ids())
     stored = to_stored(sample.column, sample.field, planned.iceberg)
     pq.write_table(pa.table({"v": stored}), tmp_path / "rows.parquet")
     read = db.sql(f"SELECT v FROM '{tmp_path}/rows.parquet'").to_arrow_table().column("v").combine_chunks()
@@ -138,7 +136,7 @@ def test_stored_columns_pass_through_parquet_and_duckdb(
 )
 def test_what_cannot_be_kept_is_refused_by_name_and_type(kind: pa.DataType, words: str) -> None:
     with pytest.raises(Unsupported, match=words) as caught:
-        plan_column(pa.field("sad", kind), _ids())
+        stored_column(pa.field("sad", kind), _ids())
     assert "'sad'" in caught.value.message
     assert str(kind) in caught.value.message
 
@@ -215,7 +213,7 @@ def test_an_altered_column_is_remembered_anew() -> None:
 )
 def test_tables_made_elsewhere_can_be_read(iceberg: str, kind: pa.DataType, spark: str | None, duck: str) -> None:
     assert declared_field({"id": 1, "name": "v", "required": False, "type": iceberg}, None).type == kind
-    assert duckdb_type(iceberg) == duck
+    assert sql_type(iceberg) == duck
     if spark is not None:
         assert spark_type(iceberg) == spark
     else:
@@ -239,7 +237,7 @@ def test_geometry_made_elsewhere_is_wkb_with_its_reference_system() -> None:
 def test_a_type_that_cannot_be_read_is_unsupported_and_names_the_column(kind: Any) -> None:
     with pytest.raises(Unsupported, match="'v'"):
         declared_field({"id": 1, "name": "v", "required": False, "type": kind}, None)
-    for ask in (stored_type, spark_type, duckdb_type):
+    for ask in (stored_type, spark_type, sql_type):
         with pytest.raises(Unsupported):
             ask(kind)
 
@@ -250,11 +248,11 @@ def test_an_unknown_column_is_all_null() -> None:
     assert from_stored(read, declared_field(field, None), field).equals(pa.nulls(2))
 
 
-def test_names_of_nested_fields_are_quoted_for_spark_and_spelled_as_in_the_files_for_duckdb() -> None:
+def test_names_of_nested_fields_are_quoted_for_spark_and_for_duckdb() -> None:
     planned = _planned(pa.struct([("a`b", pa.int32()), ('q"', pa.list_(pa.map_(pa.string(), pa.float64())))]))
     kind = planned.iceberg["type"]
     assert spark_type(kind) == 'struct<`a``b`: int, `q"`: array<map<string, double>>>'
-    assert duckdb_type(kind) == 'STRUCT("a_x60b" INTEGER, "q_x22" MAP(VARCHAR, DOUBLE)[])'
+    assert sql_type(kind) == 'STRUCT("a`b" INTEGER, "q""" MAP(VARCHAR, DOUBLE)[])'
 
 
 @pytest.mark.parametrize(
@@ -337,8 +335,8 @@ def test_more_values_than_a_dictionary_can_count_ask_for_fewer_rows() -> None:
     field = pa.field("v", pa.dictionary(pa.uint8(), pa.string()))
     read = pa.array([str(number) for number in range(257)])
     with pytest.raises(ResourceExhausted, match="257"):
-        from_stored(read, field, plan_column(field, _ids()).iceberg)
-    assert len(from_stored(read[:256], field, plan_column(field, _ids()).iceberg)) == 256
+        from_stored(read, field, stored_column(field, _ids()).iceberg)
+    assert len(from_stored(read[:256], field, stored_column(field, _ids()).iceberg)) == 256
 
 
 # DuckDB does not know these, or not all of their values, so no filter of its own can be about them.
@@ -347,7 +345,7 @@ NOT_FOR_DUCKDB = (pa.float16(), pa.decimal256(38, 0), pa.timestamp("s", "UTC"))
 PUSHABLE = [
     pytest.param(sample, id=sample.label)
     for sample in SAMPLES
-    if pushable(plan_column(sample.field, _ids()).iceberg, sample.field)
+    if pushable(stored_column(sample.field, _ids()).iceberg, sample.field)
     and sample.field.type not in NOT_FOR_DUCKDB
     and not pa.types.is_nested(sample.field.type)
 ]
@@ -357,7 +355,7 @@ PUSHABLE = [
 def test_what_can_be_pushed_down_compares_in_duckdb_as_the_declared_column(
     sample: Sample, tmp_path: Path, db: duckdb.DuckDBPyConnection
 ) -> None:
-    planned = plan_column(sample.field, _ids())
+    planned = stored_column(sample.field, _ids())
     declared = pa.table({"v": sample.values, "i": range(len(sample.values))})
     stored = to_stored(sample.values, sample.field, planned.iceberg)
     in_file = sample.values if sample.field.type == pa.uuid() else stored  # as Iceberg's writers have it
@@ -401,7 +399,7 @@ def test_time_made_elsewhere_is_pushed_down_because_it_is_stored_as_time() -> No
 
 def test_a_column_whose_metadata_makes_it_another_type_is_not_pushed_down() -> None:
     field = pa.field("v", pa.binary(), metadata={"ARROW:extension:name": "geoarrow.wkb"})
-    assert not pushable(plan_column(field, _ids()).iceberg, field)
+    assert not pushable(stored_column(field, _ids()).iceberg, field)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=[rule.arrow for rule in RULES])

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sparkport.errors import PermissionDenied, ResourceExhausted, SparkportError, Unavailable
-from sparkport.lakehouse.modes import FileMode
+from sparkport.lakehouse.file_modes import FileMode
 
 __all__ = ["Database", "Rows", "SqliteDatabase", "Work"]
 
@@ -47,22 +47,23 @@ class Work(Protocol):
 class Database(ABC):
     """Commits at the end of a ``transaction`` block, rolls back when it raises.
 
-    ``share``: what a query ends with whose rows others may read but not change until the transaction is over. Empty
-    where one writes at a time.
+    ``share`` is the end of a query's text: until the transaction is over, others may read its rows but not change them.
+    Empty where only one writes at a time.
     """
 
     share = ""
+    bytes_type = "BLOB"
 
     @abstractmethod
     def transaction(self, *, write: bool = False) -> Any:
         """A context manager over ``Work``; ``write`` takes the write lock at once, so that it cannot fail later."""
 
     def mark(self) -> object | None:
-        """Equal to an earlier one only if nothing at all has been committed between; None if that cannot be told."""
+        """Equal to an earlier one only if nothing at all has been committed between; None if that is unknown."""
         return None
 
     def prepare(self, work: Callable[[], None]) -> None:
-        """Run what creates tables that may be there: PostgreSQL fails all but the first of those who do so at once."""
+        """Create tables that may be there already. If several do so at once, PostgreSQL fails all but the first."""
         try:
             work()
         except Exception as exc:
@@ -71,9 +72,8 @@ class Database(ABC):
             work()
 
     def add_index(self, name: str, on: str) -> None:
-        """Make an index where there is none, in tables of before too. Without it all goes on, only slower.
-
-        In a transaction of its own: two who make it at once must not wait for each other's other changes.
+        """Make an index if there is none, in older tables too. Everything works without it, only slower. It has a
+        transaction of its own, so that two who make it at once do not wait for each other's other changes.
         """
 
         def work() -> None:
@@ -130,10 +130,10 @@ class SqliteDatabase(Database):
             try:
                 if self._watcher is None:
                     self._watcher = self._connect()
-                found: int = self._watcher.execute("PRAGMA data_version").fetchone()[0]
+                data_version: int = self._watcher.execute("PRAGMA data_version").fetchone()[0]
             except (sqlite3.Error, OSError):
                 return None
-            return found
+            return data_version
 
     @contextmanager
     def transaction(self, *, write: bool = False) -> Iterator[Work]:
@@ -215,7 +215,7 @@ class SqliteDatabase(Database):
                 connection.execute("PRAGMA journal_mode=WAL")
                 return
             except sqlite3.OperationalError as exc:
-                # Of those who do this at once to a new database SQLite refuses some, instead of letting them wait.
+                # SQLite refuses some of those who do this at once to a new database, instead of letting them wait.
                 if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > end:
                     raise
                 time.sleep(0.01)

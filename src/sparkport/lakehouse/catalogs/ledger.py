@@ -2,14 +2,14 @@
 
 A transaction is begun as a row that says ``active``. With a SQL catalog the row becomes ``committed`` in the same SQL
 transaction that moves the tables, so the two cannot disagree. A REST catalog knows nothing of the row: there it says
-``publishing`` while a commit is under way, and where that ended without an answer the tables tell what became of it,
-after the catalog was told to refuse it from then on. No clock has a part in that.
+``publishing`` while a commit is under way, and where that ended without an answer the tables show what became of it,
+after a tag makes the catalog refuse it from then on. No clock has a part in that.
 
-Servers on one database tell each other by a beat that they are alive. A transaction of a server that is not counts as
-aborted: whoever asks turns the row first, so that a server that only seemed dead cannot commit it afterwards. Times are
-those of the servers' own clocks. A skew of more than ``alive_seconds`` less one beat makes live servers look dead to
-those ahead of them: their transactions are aborted, never half committed. To those behind, the dead look alive for as
-much longer.
+Servers on one database tell each other by a beat that they are alive. A transaction of a dead server counts as aborted:
+whoever asks changes the row first, so that a server that only seemed dead cannot commit it afterwards. Times are those
+of the servers' own clocks. A skew of more than ``alive_seconds`` less one beat makes live servers look dead to those
+ahead of them: their transactions are aborted, never half committed. To those behind, the dead look alive for as much
+longer.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
+from sparkport.catalog.repeats import KNOWN_SECONDS
 from sparkport.catalog.transaction import Isolation, OpenTransaction, TransactionState
 from sparkport.errors import (
     AlreadyExists,
@@ -48,6 +49,7 @@ from sparkport.lakehouse.catalogs.ledger_rows import (
     Row,
     as_row,
 )
+from sparkport.lakehouse.names import TableName
 
 __all__ = ["Ledger", "Needs", "Recorded", "Resolve"]
 
@@ -56,13 +58,13 @@ logger = logging.getLogger(__name__)
 Needs = Mapping[str, Collection[int]]
 """The snapshots that open transactions and scans read from, by table uuid."""
 
-Resolve = Callable[[str, Sequence[tuple[str, str]]], bool]
-"""Whether the commit of a transaction, which was to change these tables, has been made. If not, it never is later."""
+Resolve = Callable[[str, Sequence[TableName]], bool]
+"""Whether a transaction's commit to these tables has been made. If not, it never is later."""
 
 _BEATS_PER_CLEANING = 60
 _IDS_AT_ONCE = 500
 _LONG_DEAD = 60
-"""A server's row is kept for so many times the seconds after which it counts as dead: it says when that was."""
+"""A server's row is kept this many times longer than it takes to count as dead: it says when that was."""
 
 
 class Ledger:
@@ -76,7 +78,7 @@ class Ledger:
         server: str | None = None,
         clock: Callable[[], float] = time.time,
         alive_seconds: float = 60.0,
-        remember_seconds: float = 24 * 3600.0,
+        remember_seconds: float = KNOWN_SECONDS,
         resolve: Resolve | None = None,
     ) -> None:
         """``server`` MUST be used by one server at a time: what an earlier one of that name left open is aborted.
@@ -122,10 +124,10 @@ class Ledger:
             raise
 
     def end(self, transaction_id: str, state: TransactionState) -> TransactionState:
-        """Note the outcome; the one that holds, which is another when the transaction had ended already.
+        """Note the outcome. Returns the one that holds, which is another if the transaction had ended already.
 
         Waits for a commit of the same transaction that is under way in a SQL catalog, so after a lost answer an end
-        as ``ABORTED`` tells for certain whether it was made. A commit elsewhere that got no answer is stopped, and
+        as ``ABORTED`` says for certain whether it was made. A commit elsewhere that got no answer is stopped, and
         looked up; while that cannot be done, Unavailable is raised and the end is left open.
         """
         if state is TransactionState.ACTIVE:
@@ -134,16 +136,16 @@ class Ledger:
             self._require_settled(transaction_id)
         with self._database.transaction(write=True) as work:
             self._turn(work, transaction_id, state.value, f"AND {OPEN}")
-            found = self._state(work, transaction_id)
+            recorded = self._state(work, transaction_id)
         with self._lock:
             self._under_way.discard(transaction_id)
-        if found is None:
+        if recorded is None:
             if state is TransactionState.COMMITTED:
                 raise TransactionNotFound(transaction_id)
             return TransactionState.ABORTED  # never begun, or forgotten: nothing of it can be committed any more
-        return TransactionState(found)
+        return TransactionState(recorded)
 
-    def publishing(self, ids: Sequence[str], tables: Sequence[tuple[str, str]]) -> None:
+    def publishing(self, ids: Sequence[str], tables: Sequence[TableName]) -> None:
         """Note before a commit that these may become committed by it; for catalogs that do not commit the row.
 
         Raises TransactionNotActive for one that an earlier commit without an answer has committed or still may: that
@@ -151,11 +153,11 @@ class Ledger:
         """
         if self._resolve is None:
             raise InternalError("a ledger that cannot resolve commits cannot note that they are under way")
-        for found in sorted(ids):
+        for transaction_id in sorted(ids):
             try:
-                self._require_settled(found)
+                self._require_settled(transaction_id)
             except SparkportError as exc:
-                raise TransactionNotActive(found, PUBLISHING) from exc
+                raise TransactionNotActive(transaction_id, PUBLISHING) from exc
         noted = json.dumps(sorted(tables))
         with self._lock:
             # Those of an earlier try that was refused are not in doubt, whatever becomes of this note.
@@ -163,14 +165,14 @@ class Ledger:
             self._under_way |= added
         try:
             with self._database.transaction(write=True) as work:
-                for found in sorted(ids):
+                for transaction_id in sorted(ids):
                     changed = work.change(
                         "UPDATE sparkport_transactions SET state = ?, tables = ?, ended = ? "
                         f"WHERE catalog_name = ? AND id = ? AND {OPEN}",
-                        [PUBLISHING, noted, self._clock(), self._catalog, found],
+                        [PUBLISHING, noted, self._clock(), self._catalog, transaction_id],
                     )
                     if changed != 1:
-                        raise TransactionNotActive(found, self._state(work, found) or ABORTED)
+                        raise TransactionNotActive(transaction_id, self._state(work, transaction_id) or ABORTED)
         except BaseException:
             self.unanswered(added)
             raise
@@ -182,10 +184,10 @@ class Ledger:
 
     def committing(self, work: Work, ids: Collection[str]) -> None:
         """Turn active transactions into committed ones as a part of ``work``, or raise TransactionNotActive."""
-        for found in sorted(ids):
-            if not self._turn(work, found, COMMITTED, f"AND state = '{ACTIVE}'"):
+        for transaction_id in sorted(ids):
+            if not self._turn(work, transaction_id, COMMITTED, f"AND state = '{ACTIVE}'"):
                 # One that is not there was aborted so long ago that it has been forgotten.
-                raise TransactionNotActive(found, self._state(work, found) or ABORTED)
+                raise TransactionNotActive(transaction_id, self._state(work, transaction_id) or ABORTED)
 
     def find(self, transaction_id: str) -> Recorded | None:
         """The truth about a transaction; one that nobody can end any more is ended first."""
@@ -213,7 +215,7 @@ class Ledger:
 
     def ended(self, ids: Collection[str]) -> set[str]:
         """Those of some transactions whose end is recorded."""
-        wanted, found = sorted(ids), set[str]()
+        wanted, ended = sorted(ids), set[str]()
         with self._database.transaction() as work:
             for start in range(0, len(wanted), _IDS_AT_ONCE):
                 some = wanted[start : start + _IDS_AT_ONCE]
@@ -222,8 +224,8 @@ class Ledger:
                     f"AND id IN ({', '.join('?' * len(some))})",
                     [self._catalog, *some],
                 )
-                found.update(str(known) for (known,) in rows)
-        return found
+                ended.update(str(known) for (known,) in rows)
+        return ended
 
     def owner(self, transaction_id: str) -> str | None:
         """Who has begun a transaction; unlike ``find`` it changes nothing."""
@@ -238,9 +240,9 @@ class Ledger:
         """Find out what became of a commit whose answer nobody has seen."""
         if self._resolve is None:
             raise InternalError(f"it cannot be found out whether transaction '{row.id}' has been committed")
-        made = self._resolve(row.id, row.tables)
+        is_committed = self._resolve(row.id, row.tables)
         with self._database.transaction(write=True) as work:
-            self._turn(work, row.id, COMMITTED if made else ABORTED, f"AND state = '{PUBLISHING}'")
+            self._turn(work, row.id, COMMITTED if is_committed else ABORTED, f"AND state = '{PUBLISHING}'")
 
     def _settle_abandoned(self) -> None:
         for row in self._rows(f"state = '{PUBLISHING}'"):
@@ -262,7 +264,7 @@ class Ledger:
     def beat(self, needs: Needs, *, at: float | None = None) -> None:
         """Say that this server is alive, and what it needs. Snapshots pinned since are not known to others.
 
-        ``at`` is when it was begun to find out what is needed.
+        ``at`` is when the look at what is needed began.
         """
         told = json.dumps({table: sorted(snapshots) for table, snapshots in needs.items() if snapshots})
         with self._database.transaction(write=True) as work:
@@ -334,10 +336,10 @@ class Ledger:
             )
         return bool(rows)
 
-    def told_elsewhere(self) -> float | None:
+    def oldest_report_elsewhere(self) -> float | None:
         """When the other live server that has been silent for longest last said what it needs; None without one.
 
-        What was the newest snapshot after that may be needed there, though it is not said yet.
+        That server may need snapshots that were the newest after that, though it has not said so yet.
         """
         return min((since for seen, needs in self._told() for since in (seen, *needs.get(ALL_SINCE, ()))), default=None)
 
@@ -358,21 +360,21 @@ class Ledger:
 
     def open_elsewhere(self) -> list[OpenTransaction]:
         """The open transactions of other live servers; when they were last used is not known here."""
-        found = []
+        transactions = []
         for row in self._rows(f"{OPEN} ORDER BY t.begun, t.id"):
             if row.alive and not row.here:
                 begun = datetime.fromtimestamp(row.begun, UTC)
-                found.append(
+                transactions.append(
                     OpenTransaction(
                         id=row.id,
                         owner=row.owner,
                         isolation=Isolation(row.isolation),
                         begun=begun,
                         last_used=begun,
-                        changed_tables=tuple(".".join(table) for table in row.tables),
+                        changed_tables=tuple(str(table) for table in row.tables),
                     )
                 )
-        return found
+        return transactions
 
     def clean(self, before: float) -> int:
         """Forget what ended before a time; the number of transactions. Those of dead servers are ended first."""
@@ -417,16 +419,16 @@ class Ledger:
 
     def _abort(self, work: Work, ids: Iterable[str]) -> None:
         """Row by row in the order in which others take them, so that nobody waits for ever."""
-        for found in sorted(ids):
-            if self._turn(work, found, ABORTED, f"AND state = '{ACTIVE}'"):
-                logger.info("transaction '%s' is aborted: its server is gone", found)
+        for transaction_id in sorted(ids):
+            if self._turn(work, transaction_id, ABORTED, f"AND state = '{ACTIVE}'"):
+                logger.info("transaction '%s' is aborted: its server is gone", transaction_id)
 
     def _abort_active(self, work: Work, server: str) -> None:
         rows = work.query(
             f"SELECT id FROM sparkport_transactions WHERE catalog_name = ? AND server = ? AND state = '{ACTIVE}'",
             [self._catalog, server],
         )
-        self._abort(work, [found for (found,) in rows])
+        self._abort(work, [transaction_id for (transaction_id,) in rows])
 
     def _note_seen(self, work: Work, needs: str, at: float | None = None) -> None:
         work.change(

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from sparkport.catalog.transaction import Isolation, TransactionState
+from sparkport.lakehouse.names import TableName
 
 __all__ = [
     "ABORTED",
@@ -41,7 +42,7 @@ TABLES = (
 )
 
 INDEX = ("sparkport_transactions_by_state", "sparkport_transactions (catalog_name, state, ended)")
-"""Few are open and many have ended: those are looked for at every beat, these by their time."""
+"""Few are open and many have ended: every beat looks for the open ones, and for the others by their time."""
 
 ALL_SINCE = "*"
 """Stands instead of a table for what is not known: all snapshots may be needed that were the newest since a time."""
@@ -59,14 +60,14 @@ SELECT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """``ended`` is when the row last changed its state: of one that is publishing, when that began."""
+    """``ended`` is when the row last changed its state: for one that is publishing, when that began."""
 
     id: str
     server: str
     owner: str
     isolation: str
     state: str
-    tables: tuple[tuple[str, str], ...]
+    tables: tuple[TableName, ...]
     begun: float
     ended: float | None
     here: bool
@@ -85,19 +86,19 @@ class Recorded:
     owner: str
     isolation: Isolation
     begun: datetime
-    tables: tuple[tuple[str, str], ...]
+    tables: tuple[TableName, ...]
 
 
 def as_row(values: tuple[Any, ...], server: str, since: float) -> Row:
-    found, at, owner, isolation, state, tables, begun, ended, seen = values
+    transaction_id, at, owner, isolation, state, tables, begun, ended, seen = values
     here = at == server
     return Row(
-        id=found,
+        id=transaction_id,
         server=at,
         owner=owner,
         isolation=isolation,
         state=state,
-        tables=tuple((schema, table) for schema, table in json.loads(tables)),
+        tables=tuple(TableName(schema, table) for schema, table in json.loads(tables)),
         begun=begun,
         ended=ended,
         here=here,

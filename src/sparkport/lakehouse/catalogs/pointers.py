@@ -11,10 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparkport.errors import SparkportError, TableNotFound, Unavailable, Unsupported
+from sparkport.errors import InternalError, SparkportError, TableNotFound, Unavailable, Unsupported
+from sparkport.lakehouse.catalogs.database import Work
+from sparkport.lakehouse.catalogs.journal_records import NO_JOURNAL, JournalRecords, JournalView
+from sparkport.lakehouse.catalogs.looked_up import LookedUp
 from sparkport.lakehouse.names import TableName
 
-__all__ = ["Cut", "Edit", "Move", "Moved", "OutcomeUnknown", "OverlaidTables", "Pointers"]
+__all__ = ["Cut", "Edit", "JournalMoved", "Move", "Moved", "OutcomeUnknown", "OverlaidTables", "Pointers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +46,19 @@ class Moved(Exception):
     """Somebody else moved a pointer first; look again and decide again. Never leaves the engine."""
 
     def __init__(self, table: TableName) -> None:
-        super().__init__(f"table '{table[0]}.{table[1]}' has been moved by another writer")
+        super().__init__(f"table '{table}' has been moved by another writer")
         self.table = table
 
 
-class OutcomeUnknown(Unavailable):
-    """A commit was sent, and whether it was made cannot be found out now.
+class JournalMoved(Moved):
+    """The journal has changed in a way that concerns a commit: decide again."""
 
-    ``settle`` finds it out: True if it was made, False if it was not, and from then on it cannot be any more. It raises
-    Unavailable while that is not known. Safe to repeat.
+
+class OutcomeUnknown(Unavailable):
+    """A commit was sent, and nobody can say now whether it was made.
+
+    ``settle`` finds out: True if it was made, False if it was not and can no longer be. It raises Unavailable while
+    that is not known. Safe to repeat.
     """
 
     def __init__(self, message: str, settle: Callable[[], bool]) -> None:
@@ -90,16 +97,19 @@ class Cut:
 
     tables: Mapping[TableName, str]
     schemas: Mapping[str, Mapping[str, str]]
+    journal: JournalView = NO_JOURNAL
 
     @property
-    def looked_up(self) -> Mapping[TableName, str]:
-        """A REST catalog's cut is filled as it is looked at; what was not looked at is not seen by anybody yet."""
-        known: Mapping[TableName, str] = getattr(self.tables, "known", self.tables)
-        return known
+    def known_locations(self) -> Mapping[TableName, str]:
+        """A REST catalog's cut is filled as it is looked at; nobody has seen the rest yet."""
+        return self.tables.known if isinstance(self.tables, LookedUp) else self.tables
 
 
 class Pointers(ABC):
     """Called from several threads at once."""
+
+    journal: JournalRecords | None = None
+    """None where the catalog has no place for one."""
 
     @abstractmethod
     def cut(self) -> Cut: ...
@@ -107,6 +117,14 @@ class Pointers(ABC):
     @abstractmethod
     def location(self, table: TableName) -> str | None:
         """Where a table's metadata is now."""
+
+    def place(self, table: TableName) -> tuple[str | None, JournalView]:
+        """That and the journal, at one instant."""
+        return self.location(table), NO_JOURNAL
+
+    def location_in(self, work: Work, table: TableName, *, hold: bool = False) -> str | None:
+        """Where a table's metadata is, as a transaction of the database sees it; ``hold``: and stays until its end."""
+        raise InternalError("this catalog has no database")
 
     @abstractmethod
     def create_schema(self, name: str, properties: Mapping[str, str]) -> None: ...
@@ -117,7 +135,7 @@ class Pointers(ABC):
 
     def drop_schema_with_tables(self, name: str) -> dict[TableName, str]:
         """Where the metadata of its tables was. One by one here; at one instant where the catalog can."""
-        dropped = {table: self.drop(table) for table in self.cut().tables if table[0] == name}
+        dropped = {table: self.drop(table) for table in self.cut().tables if table.schema == name}
         if name in self.cut().schemas:
             self.drop_schema(name)
         return dropped
@@ -144,7 +162,7 @@ class Pointers(ABC):
         old = self.location(table)
         if old is None:
             raise TableNotFound(*table)
-        aside = (table[0], f"{table[1]}_replaced_{uuid.uuid4().hex[:8]}")
+        aside = TableName(table.schema, f"{table.name}_replaced_{uuid.uuid4().hex[:8]}")
         self.rename(table, aside)
         try:
             self.create(table, location)
@@ -166,13 +184,16 @@ class Pointers(ABC):
         *,
         unchanged: Mapping[TableName, str] | None = None,
         transactions: Sequence[str] = (),
+        with_journal: Callable[[Work], None] | None = None,
     ) -> dict[TableName, str]:
         """Make all changes or, raising ``Moved``, none; where the metadata of the changed tables is afterwards.
 
         ``statements`` are noted as committed in the same instant; AlreadyExists, and nothing is changed, when one of
         them is known by then. Tables in ``unchanged`` must be where they are said to be in that instant, else
-        ``Moved``. So must ``transactions`` be active, else TransactionNotActive; they become committed.
-        OutcomeUnknown where the catalog gives no answer; all other errors mean that nothing is changed.
+        ``Moved``. ``transactions`` must be active in that instant too, else TransactionNotActive; they become
+        committed. ``with_journal`` runs first in the same transaction of the database, where there is a journal; what
+        it raises ends it. OutcomeUnknown where the catalog gives no answer; all other errors mean that nothing is
+        changed.
         """
 
     has_fence = True
@@ -180,13 +201,13 @@ class Pointers(ABC):
 
     @abstractmethod
     def fence(self, server: str) -> None:
-        """From now on nothing is committed that a server, which is dead, may have sent before it died.
+        """Make sure that nothing is committed from now on that a dead server may have sent before it died.
 
         Raises Unavailable while that cannot be said.
         """
 
     def registered(self) -> list[str]:
-        """Where the metadata is of all tables that share files with those of this catalog, as far as one can see."""
+        """Where the metadata of all tables is that may share files with those of this catalog."""
         return list(self.cut().tables.values())
 
     @abstractmethod
@@ -198,4 +219,4 @@ class Pointers(ABC):
 
     @abstractmethod
     def forget_statements(self, before: float) -> int:
-        """Drop what is remembered beside the tables of statements committed before a time; how many that were."""
+        """Forget the records, beside the tables, of statements committed before a time; how many they were."""

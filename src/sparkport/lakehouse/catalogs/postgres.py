@@ -1,4 +1,4 @@
-"""PostgreSQL behind a catalog: a few connections for all threads, none of which is waited for without end.
+"""PostgreSQL behind a catalog: a few connections for all threads, and no thread waits for one without end.
 
 A stock server takes a hundred connections, and a busy server of ours has more threads than that. A database that does
 not answer must not hold a table's turn: the wait for each answer is limited, a connection that missed one is closed,
@@ -37,10 +37,10 @@ class _PostgresWork:
         return count
 
     def columns(self, table: str) -> set[str]:
-        found = self.query(
+        rows = self.query(
             "SELECT attname FROM pg_attribute WHERE attrelid = ?::regclass AND attnum > 0 AND NOT attisdropped", [table]
         )
-        return {name for (name,) in found}
+        return {name for (name,) in rows}
 
     def has_index(self, name: str) -> bool:
         return self.query("SELECT to_regclass(?)", [name]) != [(None,)]
@@ -50,6 +50,7 @@ class PostgresDatabase(Database):
     """``patience``: seconds that a statement waits for locks, and a thread for one of the ``connections``."""
 
     share = " FOR SHARE"
+    bytes_type = "BYTEA"
 
     def __init__(self, uri: str, *, patience: float = _PATIENCE, connections: int = _CONNECTIONS) -> None:
         try:
@@ -77,7 +78,7 @@ class PostgresDatabase(Database):
         psycopg = self._psycopg
         try:
             with self._lent() as connection, connection.transaction():
-                # One instant for all that a reader looks at; writers are met by the conditions of their updates.
+                # A reader sees one instant of everything; for writers the conditions of their updates are enough.
                 if not write:
                     connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 yield _PostgresWork(connection)
@@ -127,7 +128,7 @@ class PostgresDatabase(Database):
     def _connect(self) -> Any:
         connection = self._class.connect(**self._parameters, autocommit=True)
         connection.execute(f"SET lock_timeout = {round(self._patience * 1000)}")
-        # Whoever falls silent in the middle of a transaction would keep its locks until the network gives up.
+        # A client that falls silent in the middle of a transaction would keep its locks until the network gives up.
         connection.execute(f"SET idle_in_transaction_session_timeout = {round(self._patience * 3000)}")
         return connection
 

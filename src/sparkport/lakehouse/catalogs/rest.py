@@ -8,29 +8,31 @@ is made on the condition that nobody touched what it was decided on, and several
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
+from sparkport.catalog.repeats import KNOWN_SECONDS
 from sparkport.catalog.transaction import TransactionState
 from sparkport.errors import (
     AlreadyExists,
     FailedPrecondition,
     InternalError,
-    InvalidArgument,
     PermissionDenied,
     SchemaNotFound,
     SparkportError,
     TableNotFound,
-    Unavailable,
 )
+from sparkport.lakehouse.catalogs.database import Work
 from sparkport.lakehouse.catalogs.ledger import Ledger
+from sparkport.lakehouse.catalogs.looked_up import LookedUp
 from sparkport.lakehouse.catalogs.pointers import Cut, Edit, Moved, OutcomeUnknown, Pointers
-from sparkport.lakehouse.catalogs.rest_client import Answer, Refused, RestClient, Unanswered
+from sparkport.lakehouse.catalogs.rest_client import RequestRefused, RestClient
 from sparkport.lakehouse.catalogs.rest_commit import CommitRequest, RestCommits, table_path
-from sparkport.lakehouse.catalogs.rest_notes import DAY, notes_in, statement_count, transaction_key
-from sparkport.lakehouse.catalogs.rest_updates import Json, identifier, still
+from sparkport.lakehouse.catalogs.rest_names import change_names, is_name, listed_names, unexpected
+from sparkport.lakehouse.catalogs.rest_notes import notes_in, statement_count, transaction_key
+from sparkport.lakehouse.catalogs.rest_updates import identifier, same_rows
+from sparkport.lakehouse.catalogs.rest_views import RestViewRecords
 from sparkport.lakehouse.catalogs.statement_records import StatementRecords
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg.metadata import load
@@ -42,13 +44,10 @@ __all__ = ["RestPointers"]
 logger = logging.getLogger(__name__)
 
 _STATEMENTS_KEPT = 500
-"""How many statements a table notes, of which there may be very many in a day: each commit writes all of them anew."""
+"""How many statements a table notes: there may be very many in a day, and each commit writes all notes anew."""
 
 _TRANSACTION_DAYS = 30
-"""After which a table drops notes of transactions that this server's ledger does not know."""
-
-Key = TypeVar("Key")
-Value = TypeVar("Value")
+"""Days after which a table drops notes of transactions that this server's ledger does not know."""
 
 
 class RestPointers(Pointers):
@@ -61,17 +60,18 @@ class RestPointers(Pointers):
     ) -> None:
         """``files`` reads the metadata of tables that must not have changed.
 
-        ``ledger`` is told of the transactions in a commit, ``statements`` has the statements; without them only the
+        ``ledger`` gets the transactions in a commit, ``statements`` has the statements; without them only the
         tables note both.
         """
         self._client = client
+        self.views = RestViewRecords(client)
         self._commits = RestCommits(client)
         self._files = files or FileSystem()
         self._ledger = ledger
         self._statements = statements
 
     @classmethod
-    def of(
+    def from_settings(
         cls,
         settings: LakehouseSettings,
         files: FileSystem | None = None,
@@ -80,34 +80,36 @@ class RestPointers(Pointers):
     ) -> RestPointers:
         """The catalog's settings are those that Spark has too: ``spark.sql.catalog.<name>.token`` and so on."""
         head = f"spark.sql.catalog.{settings.catalog_name}."
-        found = {key.removeprefix(head): value for key, value in settings.properties.items() if key.startswith(head)}
-        return cls(RestClient(settings.database_uri, found), files, ledger, statements)
+        properties = {
+            key.removeprefix(head): value for key, value in settings.properties.items() if key.startswith(head)
+        }
+        return cls(RestClient(settings.database_uri, properties), files, ledger, statements)
 
     # Looking
 
     def cut(self) -> Cut:
-        names = sorted(name[0] for name in self._pages("namespaces", "namespaces") if len(name) == 1)
+        names = sorted(_plain_names(self._client.pages("namespaces", "namespaces")))
         tables: list[TableName] = []
         for name in names:
             try:
-                tables += sorted((name, found["name"]) for found in self._tables(name))
+                tables += listed_names(name, self._tables(name))
             except SchemaNotFound:  # dropped since it was listed
                 continue
             except PermissionDenied as exc:
                 logger.info("the tables of schema '%s' are not seen: %s", name, exc.message)
-        return Cut(_Lazy(tables, self.location), _Lazy(names, self._schema_properties))
+        return Cut(LookedUp(tables, self.location), LookedUp(names, self._schema_properties))
 
     def location(self, table: TableName) -> str | None:
-        found = self._commits.load(table)
-        return None if found is None else str(found["metadata-location"])
+        answer = self._commits.load(table)
+        return None if answer is None else str(answer["metadata-location"])
 
     def statement(self, key: str, table: TableName | None = None) -> int | None:
         """By the records, and by ``table``, which notes the statements that changed it. No other table is asked."""
         known = None if self._statements is None else self._statements.find(key)
         if known is not None or table is None:
             return known
-        found = self._commits.load(table)
-        return None if found is None else statement_count(found["metadata"], key)
+        answer = self._commits.load(table)
+        return None if answer is None else statement_count(answer["metadata"], key)
 
     def forget_statements(self, before: float) -> int:
         return 0 if self._statements is None else self._statements.forget(before)
@@ -116,7 +118,7 @@ class RestPointers(Pointers):
 
     def create_schema(self, name: str, properties: Mapping[str, str]) -> None:
         body = {"namespace": [name], "properties": dict(properties)}
-        self._change(
+        change_names(
             lambda: self._client.post("namespaces", body=body),
             done=lambda: self._schema_properties(name) is not None,
             exists=f"schema '{name}' already exists",
@@ -124,7 +126,7 @@ class RestPointers(Pointers):
 
     def drop_schema(self, name: str) -> None:
         try:
-            self._change(
+            change_names(
                 lambda: self._client.delete("namespaces", name),
                 done=lambda: self._schema_properties(name) is None,
                 schema=name,
@@ -132,13 +134,18 @@ class RestPointers(Pointers):
         except AlreadyExists as exc:  # the same status as for a name that is taken
             raise FailedPrecondition(f"schema '{name}' is not empty") from exc
 
+    def drop_schema_with_tables(self, name: str) -> dict[TableName, str]:
+        if self.views.locations([name]):  # found out before tables are dropped in vain
+            raise FailedPrecondition(f"schema '{name}' has views: drop them first")
+        return super().drop_schema_with_tables(name)
+
     def create(self, table: TableName, location: str) -> None:
-        body = {"name": table[1], "metadata-location": location}
-        self._change(
-            lambda: self._client.post("namespaces", table[0], "register", body=body),
+        body = {"name": table.name, "metadata-location": location}
+        change_names(
+            lambda: self._client.post("namespaces", table.schema, "register", body=body),
             done=lambda: self.location(table) == location,
             exists=_exists(table),
-            schema=table[0],
+            schema=table.schema,
             table=table,
         )
 
@@ -147,7 +154,7 @@ class RestPointers(Pointers):
         if location is None:
             raise TableNotFound(*table)
         query = {"purgeRequested": "false"}
-        self._change(
+        change_names(
             lambda: self._client.delete(*table_path(table), query=query),
             done=lambda: self.location(table) is None,
             table=table,
@@ -164,7 +171,7 @@ class RestPointers(Pointers):
         location = self.location(table)
         if location is None:
             raise TableNotFound(*table)
-        self._change(
+        change_names(
             lambda: self._client.post("tables", "rename", body=body),
             done=lambda: self.location(new) == location and self.location(table) is None,
             exists=_exists(new),
@@ -180,22 +187,25 @@ class RestPointers(Pointers):
         *,
         unchanged: Mapping[TableName, str] | None = None,
         transactions: Sequence[str] = (),
+        with_journal: Callable[[Work], None] | None = None,
     ) -> dict[TableName, str]:
         """Make all changes or, raising ``Moved``, none, as far as the catalog does several at one instant.
 
-        Whether a statement is known is looked up in the tables as the changes were decided on. The commit requires
-        that nobody has moved ``main`` since, and so that nobody has committed the same statement. A catalog knows
-        nothing of ``transactions``: each changed table notes them, as it does statements. A table in ``unchanged``
-        must have the rows that it had, whatever else became of it.
+        The metadata that the changes were decided on shows whether a statement is known. The commit requires that
+        nobody has moved ``main`` since, and so that nobody has committed the same statement. A catalog knows nothing of
+        ``transactions``: each changed table notes them, as it does statements. A table in ``unchanged`` must have the
+        rows that it had, whatever else became of it.
         """
+        if with_journal is not None:
+            raise InternalError("a REST catalog has no journal")
         statements = statements or {}
         self._require_new(changes, statements)
         noting = bool(statements or transactions)
         forget = {change.table: self._forgettable(change.before or {}) for change in changes if noting}
         asked = CommitRequest(changes, statements, transactions, forget)
         for table, location in sorted((unchanged or {}).items()):
-            found = load(self._files, location)
-            asked.require(table, still(found.uuid, found.main_snapshot_id))
+            metadata = load(self._files, location)
+            asked.require(table, same_rows(metadata.uuid, metadata.main_snapshot_id))
         if self._ledger is None or not transactions:
             known = self._commits.make(asked)
         else:
@@ -215,7 +225,7 @@ class RestPointers(Pointers):
         return {**known, **self._locations(change for change in changes if change.table not in known)}
 
     def settle(self, transaction_id: str, tables: Sequence[TableName]) -> bool:
-        """Whether the commit of a transaction, which was to change these tables, has been made; if not, it never is.
+        """Whether a transaction's commit to these tables has been made; if not, it never is.
 
         For a ledger, about a commit whose answer nobody has seen. Raises Unavailable while that cannot be said.
         """
@@ -228,10 +238,10 @@ class RestPointers(Pointers):
         return self._is_noted(key, tables)
 
     def _is_noted(self, key: str, tables: Sequence[TableName]) -> bool:
-        found = [self._commits.load(table) for table in tables]
-        if any(now is not None and statement_count(now["metadata"], key) is not None for now in found):
+        answers = [self._commits.load(table) for table in tables]
+        if any(now is not None and statement_count(now["metadata"], key) is not None for now in answers):
             return True
-        if None not in found:
+        if None not in answers:
             return False
         # One of them was dropped, or has another name by now.
         others: Iterable[TableName] = (name for name in self.cut().tables if name not in tables)
@@ -240,7 +250,7 @@ class RestPointers(Pointers):
     def _require_new(self, changes: Sequence[Edit], statements: Mapping[str, int]) -> None:
         for key in statements:
             held = [statement_count(change.before or {}, key) for change in changes]
-            count = next((found for found in held if found is not None), None)
+            count = next((number for number in held if number is not None), None)
             if count is not None:
                 self._remember({key: count})
             elif self._statements is not None:
@@ -255,14 +265,14 @@ class RestPointers(Pointers):
         of transactions when the ledger knows the end.
         """
         statements = notes_in(metadata, of_transactions=False)
-        since = time.time() - DAY
+        since = time.time() - KNOWN_SECONDS
         old = {key for key, note in statements.items() if note.time < since}
         recent = {key: note for key, note in statements.items() if key not in old}
         crowded = list(recent)[: max(0, len(recent) - _STATEMENTS_KEPT)]
         if self._remember({key: recent[key].count for key in crowded}, {key: recent[key].time for key in crowded}):
             old.update(crowded)
         transactions = notes_in(metadata, of_transactions=True)
-        ended = {key for key, note in transactions.items() if note.time < since - _TRANSACTION_DAYS * DAY}
+        ended = {key for key, note in transactions.items() if note.time < since - _TRANSACTION_DAYS * KNOWN_SECONDS}
         if self._ledger is not None and transactions:
             ended |= self._ledger.ended(transactions)
         return old | set(map(transaction_key, ended))
@@ -281,7 +291,7 @@ class RestPointers(Pointers):
 
     @staticmethod
     def _note_committed(ledger: Ledger, transactions: Sequence[str]) -> None:
-        """It is done, whatever becomes of the note: the tables tell too."""
+        """The commit is done, whatever becomes of the note: the tables show it too."""
         for transaction in transactions:
             try:
                 if ledger.end(transaction, TransactionState.COMMITTED) is not TransactionState.COMMITTED:
@@ -293,138 +303,43 @@ class RestPointers(Pointers):
     def _locations(self, changes: Iterable[Edit]) -> dict[TableName, str]:
         """Where tables are after a commit that was made; those that were dropped the moment after are left out."""
         try:
-            found = {change.table: self.location(change.table) for change in changes}
+            locations = {change.table: self.location(change.table) for change in changes}
         except Exception as exc:
             message = exc.message if isinstance(exc, SparkportError) else "a commit was made and cannot be looked at"
             raise OutcomeUnknown(message, lambda: True) from exc
-        return {table: location for table, location in found.items() if location is not None}
+        return {table: location for table, location in locations.items() if location is not None}
 
     # The catalog's answers
 
-    def _tables(self, schema: str) -> Iterator[Json]:
+    def _tables(self, schema: str) -> Iterator[object]:
         try:
-            yield from self._pages("identifiers", "namespaces", schema, "tables")
-        except Refused as exc:
+            yield from self._client.pages("identifiers", "namespaces", schema, "tables")
+        except RequestRefused as exc:
             if exc.status == 404:
                 raise SchemaNotFound(schema) from exc
-            raise _unexpected(exc) from exc
+            raise unexpected(exc) from exc
 
     def _schema_properties(self, name: str) -> Mapping[str, str] | None:
         try:
             return dict(self._client.get("namespaces", name).get("properties") or {})
-        except Refused as exc:
+        except RequestRefused as exc:
             if exc.status == 404:
                 return None
-            raise _unexpected(exc) from exc
+            raise unexpected(exc) from exc
 
-    def _pages(self, key: str, *path: str) -> Iterator[Any]:
-        query: dict[str, str] = {}
-        while True:
-            answer = self._client.get(*path, query=query)
-            yield from answer.get(key) or []
-            token = answer.get("next-page-token")
-            if not token:
-                return
-            query = {"pageToken": token}
 
-    def _change(
-        self,
-        send: Callable[[], Answer],
-        *,
-        done: Callable[[], bool],
-        exists: str = "it already exists",
-        schema: str | None = None,
-        table: TableName | None = None,
-    ) -> None:
-        """Ask for a change of names; ``done`` looks whether it is made, for when the answer does not come.
-
-        A request may have come twice, and been refused the second time. Of tables one can tell that: their metadata
-        is at a place of its own, or they were there the moment before.
-        """
-        try:
-            send()
-        except Refused as exc:
-            if exc.status in (404, 409) and table is not None and done():
-                return
-            if exc.status == 409:
-                raise AlreadyExists(exists) from exc
-            if exc.status == 404 and schema is None and table is not None and "Namespace" not in exc.kind:
-                raise TableNotFound(*table) from exc
-            if exc.status == 404 and (schema or table):
-                raise SchemaNotFound(schema or exc.message) from exc
-            raise _unexpected(exc) from exc
-        except Unanswered as exc:
-            if not done():
-                raise Unavailable("the catalog gave no answer; look whether it was done before trying again") from exc
+def _plain_names(namespaces: Iterable[object]) -> Iterator[str]:
+    """Of those that are not within others."""
+    return (parts[0] for parts in namespaces if isinstance(parts, list) and len(parts) == 1 and is_name(parts[0]))
 
 
 def _noted_in(commits: RestCommits, table: TableName, key: str) -> bool:
     try:
-        found = commits.load(table)
+        answer = commits.load(table)
     except PermissionDenied:  # nor could this server have changed it
         return False
-    return found is not None and statement_count(found["metadata"], key) is not None
-
-
-class _Lazy(Mapping[Key, Value]):
-    """Known keys, and values that are looked up when first asked for and then stay.
-
-    What vanished since the keys were listed, or may not be seen, is left out of ``items`` and ``values``.
-    """
-
-    def __init__(self, keys: Iterable[Key], look_up: Callable[[Key], Value | None]) -> None:
-        self._found: dict[Key, Value | None] = {}
-        self._keys = dict.fromkeys(keys)
-        self._look_up = look_up
-        self._lock = threading.Lock()
-
-    def __getitem__(self, key: Key) -> Value:
-        if key not in self._keys:
-            raise KeyError(key)
-        with self._lock:
-            known = key in self._found
-        if not known:
-            value = self._look_up(key)
-            with self._lock:
-                # Whoever was first decides, so that all see the same.
-                self._found.setdefault(key, value)
-        found = self._found[key]
-        if found is None:
-            raise KeyError(key)
-        return found
-
-    @property
-    def known(self) -> dict[Key, Value]:
-        """What has been looked up so far."""
-        with self._lock:
-            return {key: value for key, value in self._found.items() if value is not None}
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._keys
-
-    def __iter__(self) -> Iterator[Key]:
-        return iter(self._keys)
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def items(self) -> Any:
-        return {key: found for key in self._keys if (found := self._seen(key)) is not None}.items()
-
-    def _seen(self, key: Key) -> Value | None:
-        try:
-            return self.get(key)
-        except PermissionDenied as exc:
-            logger.info("%s is not seen: %s", key, exc.message)
-            return None
-
-    def values(self) -> Any:
-        return dict(self.items()).values()
+    return answer is not None and statement_count(answer["metadata"], key) is not None
 
 
 def _exists(table: TableName) -> str:
-    return f"table '{table[0]}.{table[1]}' already exists"
-
-
-def _unexpected(refused: Refused) -> Exception:
-    return InvalidArgument(f"the catalog refuses: {refused.message}")
+    return f"table '{table}' already exists"

@@ -15,12 +15,12 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sparkport.errors import FailedPrecondition, InternalError, PermissionDenied, Unavailable, Unsupported
 
-__all__ = ["Answer", "Refused", "RestClient", "Unanswered"]
+__all__ = ["Answer", "RequestRefused", "RestClient", "Unanswered"]
 
 logger = logging.getLogger(__name__)
 
@@ -31,13 +31,13 @@ _EARLY = 60.0
 """Seconds before its end at which a token is replaced."""
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The catalog said no, for a reason that depends on what was asked. Never leaves the engine."""
 
-    def __init__(self, status: int, kind: str, message: str) -> None:
+    def __init__(self, status: int, error_type: str, message: str) -> None:
         super().__init__(message)
         self.status = status
-        self.kind = kind
+        self.error_type = error_type
         self.message = message
 
 
@@ -71,10 +71,33 @@ class RestClient:
     def delete(self, *path: str, query: Mapping[str, str] | None = None) -> Answer:
         return self._call("DELETE", path, query=query)
 
-    def offers(self, endpoint: str) -> bool:
-        """Whether the catalog has an endpoint, as ``POST /v1/{prefix}/…``; one that does not tell is believed to."""
+    def pages(self, key: str, *path: str) -> Iterator[object]:
+        """What is listed under a key, over all pages of a list."""
+        query: dict[str, str] = {}
+        followed: set[str] = set()
+        while True:
+            answer = self.get(*path, query=query)
+            listed = answer.get(key) or []
+            if not isinstance(listed, list):
+                raise InternalError("the catalog answers with something else than a list")
+            yield from listed
+            token = str(answer.get("next-page-token") or "")
+            if not token:
+                return
+            if token in followed:
+                raise Unavailable("the catalog's list has no end: it leads to the same page again")
+            followed.add(token)
+            query = {"pageToken": token}
+
+    def offers(self, endpoint: str, *, unlisted: bool = True) -> bool:
+        """Whether the catalog has an endpoint, as ``POST /v1/{prefix}/…``; ``unlisted`` if it lists none at all."""
         self._configure()
-        return self._endpoints is None or endpoint in self._endpoints
+        return unlisted if self._endpoints is None else endpoint in self._endpoints
+
+    def property(self, name: str) -> str | None:
+        """One of ours, or one that the catalog tells its clients."""
+        self._configure()
+        return self._properties.get(name)
 
     def _call(
         self, method: str, path: Sequence[str], *, query: Mapping[str, str] | None = None, body: Json | None = None
@@ -89,17 +112,17 @@ class RestClient:
         data = None if body is None else json.dumps(body).encode()
         try:
             return self._send(method, address, data, "application/json")
-        except Refused as exc:
+        except RequestRefused as exc:
             if exc.status not in (401, 419) or not self._properties.get("credential"):
                 raise self._translated(exc) from exc
         self._renew(force=True)
         try:
             return self._send(method, address, data, "application/json")
-        except Refused as exc:
+        except RequestRefused as exc:
             raise self._translated(exc) from exc
 
     @staticmethod
-    def _translated(refused: Refused) -> Exception:
+    def _translated(refused: RequestRefused) -> Exception:
         """What means the same whatever was asked."""
         match refused.status:
             case 401 | 419:
@@ -112,11 +135,11 @@ class RestClient:
                 return Unavailable("the catalog is busy; try again")
         return refused
 
-    def _send(self, method: str, address: str, data: bytes | None, kind: str) -> Answer:
+    def _send(self, method: str, address: str, data: bytes | None, content_type: str) -> Answer:
         request = urllib.request.Request(address, data=data, method=method)
         request.add_header("Accept", "application/json")
         if data is not None:
-            request.add_header("Content-Type", kind)
+            request.add_header("Content-Type", content_type)
         for key, value in self._properties.items():
             if key.startswith("header."):
                 request.add_unredirected_header(key.removeprefix("header."), value)
@@ -140,7 +163,7 @@ class RestClient:
             if isinstance(reason, (ConnectionRefusedError, socket.gaierror, str)):
                 raise Unavailable(f"the catalog cannot be reached: {reason}") from exc
             raise _lost(method, str(reason)) from exc
-        except (OSError, http.client.HTTPException, TypeError, ValueError) as exc:
+        except (OSError, http.client.HTTPException, TypeError, ValueError, RecursionError) as exc:
             raise _lost(method, str(exc) or type(exc).__name__) from exc
 
     # Who we are, and what the catalog wants us to know
@@ -153,18 +176,18 @@ class RestClient:
             query = f"?{urllib.parse.urlencode({'warehouse': warehouse})}" if warehouse else ""
             try:
                 told = self._send("GET", f"{self._uri}/v1/config{query}", None, "application/json")
-            except Refused as exc:
+            except RequestRefused as exc:
                 raise self._final(exc) from exc
             self._properties = {**told.get("defaults", {}), **self._properties, **told.get("overrides", {})}
             endpoints = told.get("endpoints")
             self._endpoints = frozenset(endpoints) if endpoints else None
             self._configured = True
 
-    def _final(self, refused: Refused) -> Exception:
-        found = self._translated(refused)
-        if isinstance(found, Refused):
+    def _final(self, refused: RequestRefused) -> Exception:
+        error = self._translated(refused)
+        if isinstance(error, RequestRefused):
             return FailedPrecondition(f"this is not a usable Iceberg REST catalog: {refused.message}")
-        return found
+        return error
 
     def _renew(self, *, force: bool = False) -> str | None:
         """The token to use now; a credential is turned into one, and again before it ends."""
@@ -189,19 +212,19 @@ class RestClient:
                 raise FailedPrecondition(f"the catalog gives no token for this credential ({exc.code})") from exc
         except (OSError, http.client.HTTPException) as exc:
             raise Unavailable("the catalog's token service cannot be reached") from exc
-        except (ValueError, KeyError, TypeError) as exc:
+        except (ValueError, KeyError, TypeError, RecursionError) as exc:
             raise InternalError("the catalog's token service answers with something else than a token") from exc
         self._token = token
         return token
 
 
-def _refused(exc: urllib.error.HTTPError) -> Refused:
+def _refused(exc: urllib.error.HTTPError) -> RequestRefused:
     try:
         told = json.loads(exc.read()).get("error", {})
-        message, kind = str(told.get("message") or exc.reason), str(told.get("type") or "")
-    except (ValueError, AttributeError, OSError, http.client.HTTPException):
-        message, kind = str(exc.reason), ""
-    return Refused(exc.code, kind, message.splitlines()[0][:300] if message else "no reason given")
+        message, error_type = str(told.get("message") or exc.reason), str(told.get("type") or "")
+    except (ValueError, AttributeError, OSError, http.client.HTTPException, RecursionError):
+        message, error_type = str(exc.reason), ""
+    return RequestRefused(exc.code, error_type, message.splitlines()[0][:300] if message else "no reason given")
 
 
 def _lost(method: str, reason: str) -> Exception:

@@ -25,9 +25,9 @@ from sparkport.errors import (
 )
 from sparkport.lakehouse.catalogs.ledger_rows import ABORTED
 from sparkport.lakehouse.catalogs.pointers import Edit, Moved, OutcomeUnknown
-from sparkport.lakehouse.catalogs.rest_client import Answer, Refused, RestClient, Unanswered
+from sparkport.lakehouse.catalogs.rest_client import Answer, RequestRefused, RestClient, Unanswered
 from sparkport.lakehouse.catalogs.rest_notes import fence_updates, fences, transaction_key, unfenced
-from sparkport.lakehouse.catalogs.rest_updates import Json, change_request, holds, identifier, made, publishes
+from sparkport.lakehouse.catalogs.rest_updates import Json, change_request, identifier, is_visible, meets, publishes
 from sparkport.lakehouse.names import TableName
 
 __all__ = ["CommitRequest", "RestCommits", "table_path"]
@@ -42,7 +42,7 @@ _PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 
 
 def table_path(table: TableName) -> tuple[str, ...]:
-    return ("namespaces", table[0], "tables", table[1])
+    return ("namespaces", table.schema, "tables", table.name)
 
 
 class CommitRequest:
@@ -60,7 +60,7 @@ class CommitRequest:
         self.changes = changes
         self.transactions = transactions
         self.statements = statements
-        notes = {**statements, **{transaction_key(found): 0 for found in transactions}}
+        notes = {**statements, **{transaction_key(transaction_id): 0 for transaction_id in transactions}}
         self.requests = {
             change.table: change_request(change, notes, forget=(forget or {}).get(change.table, ()))
             for change in changes
@@ -78,29 +78,28 @@ class CommitRequest:
 
     @property
     def is_telling(self) -> bool:
-        """Whether the tables tell this commit from another's that looks the same."""
+        """Whether the tables distinguish this commit from another's that looks the same."""
         return bool(self.changes) and (bool(self.transactions) or all(map(publishes, self.changes)))
 
-    def made_at(self, found: Mapping[TableName, Answer | None]) -> dict[TableName, str] | None:
+    def locations_if_made(self, answers: Mapping[TableName, Answer | None]) -> dict[TableName, str] | None:
         """Where the tables are that show the changes; None when none does.
 
         Raises InternalError when some do and others do not.
         """
-        transactions = [transaction_key(found) for found in self.transactions]
+        transactions = [transaction_key(transaction_id) for transaction_id in self.transactions]
         seen = {
-            change.table: (now := found[change.table]) is not None
-            and made(change, transactions, self.statements, now["metadata"])
+            change.table: (now := answers[change.table]) is not None
+            and is_visible(change, transactions, self.statements, now["metadata"])
             for change in self.changes
         }
         if any(seen.values()) and not all(seen.values()):
             changed, others = (
-                ", ".join(f"'{table[0]}.{table[1]}'" for table, done in seen.items() if done is which)
-                for which in (True, False)
+                ", ".join(f"'{table}'" for table, done in seen.items() if done is which) for which in (True, False)
             )
             raise InternalError(f"the catalog has made only a part of a commit: {changed} changed, {others} did not")
         if not any(seen.values()):
             return None
-        return {table: str(now["metadata-location"]) for table in seen if (now := found[table]) is not None}
+        return {table: str(now["metadata-location"]) for table in seen if (now := answers[table]) is not None}
 
 
 class RestCommits:
@@ -113,13 +112,13 @@ class RestCommits:
         """What the catalog says of a table, with all snapshots if ``full``; None for one that it does not have."""
         try:
             return self._client.get(*table_path(table), query={"snapshots": "all" if full else "refs"})
-        except Refused as exc:
+        except RequestRefused as exc:
             if exc.status == 404:
                 return None
             raise InvalidArgument(f"the catalog refuses: {exc.message}") from exc
 
     def make(self, commit: CommitRequest) -> dict[TableName, str]:
-        """Make the changes or, raising ``Moved``, none; where tables are now, as far as the catalog told by the way.
+        """Make the changes or, raising ``Moved``, none; where tables are now, as far as the catalog's answer says.
 
         OutcomeUnknown and InternalError say that it may have been made, all other errors that it was not and cannot be.
         """
@@ -128,7 +127,7 @@ class RestCommits:
         for pause in (*_PAUSES, None):
             try:
                 answer = self._send(list(commit.requests.values()))
-            except Refused as exc:
+            except RequestRefused as exc:
                 known = self._refused(commit, exc)
                 if known is not None:
                     return known
@@ -154,7 +153,7 @@ class RestCommits:
         if known is None and commit.changes:
             change = commit.guarded
             if change is None or change.before is None:
-                raise Unavailable("the catalog does not tell whether a table was made; look at it before trying again")
+                raise Unavailable("the catalog does not say whether a table was made; look at it before trying again")
             publishing = all(map(publishes, commit.changes))
             self.fence(change.table, commit.id, publishing=publishing, table_uuid=change.before["table-uuid"])
             known = self._shown(commit)
@@ -169,22 +168,22 @@ class RestCommits:
         """
         for pause in (0.0, *_PAUSES):
             time.sleep(pause)
-            found = self._look([table])[table]
-            if found is None or table_uuid not in (None, found["metadata"]["table-uuid"]):
+            answer = self._look([table])[table]
+            if answer is None or table_uuid not in (None, answer["metadata"]["table-uuid"]):
                 return
-            metadata = found["metadata"]
+            metadata = answer["metadata"]
             if fences(metadata, [commit]):
                 return
             updates = fence_updates(metadata, [commit])
             if updates is None:
                 if publishing:
                     return
-                raise Unavailable("a table without any snapshot does not tell whether it will be changed; look again")
+                raise Unavailable("a table without any snapshot does not show whether it will be changed; look again")
             same_table = {"type": "assert-table-uuid", "uuid": metadata["table-uuid"]}
             body = {"requirements": [same_table, *unfenced([commit])], "updates": updates}
             try:
                 self._client.post(*table_path(table), body={"identifier": identifier(table), **body})
-            except Refused as exc:
+            except RequestRefused as exc:
                 if exc.status not in (404, 409):
                     raise Unavailable(f"the catalog does not let a commit be stopped: {exc.message}") from exc
             except Unanswered:
@@ -196,7 +195,7 @@ class RestCommits:
     def _send(self, requests: Sequence[Json]) -> Answer:
         if len(requests) == 1:
             name = requests[0]["identifier"]
-            return self._client.post(*table_path((name["namespace"][0], name["name"])), body=requests[0])
+            return self._client.post(*table_path(TableName(name["namespace"][0], name["name"])), body=requests[0])
         if not self._client.offers(_COMMIT_MANY):
             raise Unsupported(_NOT_TOGETHER)
         try:
@@ -204,7 +203,7 @@ class RestCommits:
         except Unsupported as exc:
             raise Unsupported(_NOT_TOGETHER) from exc
 
-    def _refused(self, commit: CommitRequest, refused: Refused) -> dict[TableName, str] | None:
+    def _refused(self, commit: CommitRequest, refused: RequestRefused) -> dict[TableName, str] | None:
         """Raise what a refusal means. None if nothing has changed that would explain it: to try again may help.
 
         A request may have come twice, and been refused the second time; and not every catalog keeps to all or nothing.
@@ -212,24 +211,24 @@ class RestCommits:
         if refused.status not in (404, 409):
             raise InvalidArgument(f"the catalog refuses the change: {refused.message}") from refused
         try:
-            found = self._look(commit.requests)
+            answers = self._look(commit.requests)
         except SparkportError as exc:
             if not commit.is_telling:
                 raise Moved(next(iter(commit.requests))) from refused
             raise self._unknown(commit) from exc
-        known = commit.made_at(found) if commit.is_telling else None
+        known = commit.locations_if_made(answers) if commit.is_telling else None
         if known is not None:
             return known
         for change in commit.changes:
             if change.before is None:
-                exists = AlreadyExists(f"table '{change.table[0]}.{change.table[1]}' already exists")
-                raise (exists if refused.status == 409 else SchemaNotFound(change.table[0])) from refused
-        guarded = None if commit.guarded is None else found[commit.guarded.table]
+                exists = AlreadyExists(f"table '{change.table}' already exists")
+                raise (exists if refused.status == 409 else SchemaNotFound(change.table.schema)) from refused
+        guarded = None if commit.guarded is None else answers[commit.guarded.table]
         for transaction in fences({} if guarded is None else guarded["metadata"], commit.transactions):
             raise TransactionNotActive(transaction, ABORTED) from refused
         for table, request in commit.requests.items():
-            now = found[table]
-            if now is None or not holds(request["requirements"], now["metadata"]):
+            now = answers[table]
+            if now is None or not meets(request["requirements"], now["metadata"]):
                 raise Moved(table) from refused
         if refused.status == 404 and len(commit.requests) > 1:  # it is the way to change them together that is missing
             raise Unsupported(_NOT_TOGETHER) from refused
@@ -237,14 +236,14 @@ class RestCommits:
         return None
 
     def _unanswered(self, commit: CommitRequest, cause: Exception) -> dict[TableName, str]:
-        """What became of a commit of which the answer is missing, or is not believed."""
+        """What became of a commit whose answer is missing, or is not believed."""
         try:
             known = self.settle(commit)
         except InternalError:
             raise
         except SparkportError as exc:
             raise self._unknown(commit) from exc
-        if known is None and isinstance(cause, Refused):
+        if known is None and isinstance(cause, RequestRefused):
             raise Unavailable(
                 f"the catalog refuses the change though the table is as it was; try again later: {cause.message}"
             ) from cause
@@ -254,22 +253,22 @@ class RestCommits:
 
     def _unknown(self, commit: CommitRequest) -> OutcomeUnknown:
         return OutcomeUnknown(
-            "the catalog gave no answer to a commit, and does not tell what became of it",
+            "the catalog gave no answer to a commit, and does not say what became of it",
             lambda: self.settle(commit) is not None,
         )
 
     def _shown(self, commit: CommitRequest) -> dict[TableName, str] | None:
-        """Where the tables are if they show a commit. Of several tables a catalog may be slow to show all."""
+        """Where the tables are if they show a commit. A catalog may be slow to show all of several tables."""
         for pause in _PAUSES:
             try:
-                return commit.made_at(self._look(change.table for change in commit.changes))
+                return commit.locations_if_made(self._look(change.table for change in commit.changes))
             except InternalError:
                 time.sleep(pause)
-        return commit.made_at(self._look(change.table for change in commit.changes))
+        return commit.locations_if_made(self._look(change.table for change in commit.changes))
 
     def _look(self, tables: Iterable[TableName]) -> dict[TableName, Answer | None]:
-        found = {table: self.load(table, full=True) for table in tables}
-        for table, now in found.items():
+        answers = {table: self.load(table, full=True) for table in tables}
+        for table, now in answers.items():
             if now is not None and not {"metadata", "metadata-location"} <= now.keys():
-                raise Unavailable(f"the catalog does not tell how table '{table[0]}.{table[1]}' is")
-        return found
+                raise Unavailable(f"the catalog does not show table '{table}'")
+        return answers

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 __all__ = [
-    "DAY",
     "FENCE",
     "Note",
     "STATEMENT",
@@ -32,7 +31,6 @@ Json = dict[str, Any]
 
 STATEMENT = "sparkport.statement."
 FENCE = "sparkport_abort_"
-DAY = 24 * 3600.0
 
 _FENCED = "sparkport.aborted."
 _TRANSACTION = "tx:"
@@ -67,15 +65,15 @@ def transaction_key(transaction_id: str) -> str:
 
 def notes_in(metadata: Mapping[str, Any], *, of_transactions: bool) -> dict[str, Note]:
     """What a table notes, by the statement's key or the transaction's id; the oldest first."""
-    found: dict[str, Note] = {}
+    notes: dict[str, Note] = {}
     for name, value in _properties(metadata).items():
         key = name.removeprefix(STATEMENT)
         if name == key or key.startswith(_TRANSACTION) is not of_transactions:
             continue
         note = Note.parse(value)
         if note is not None:
-            found[key.removeprefix(_TRANSACTION)] = note
-    return dict(sorted(found.items(), key=lambda item: item[1].time))
+            notes[key.removeprefix(_TRANSACTION)] = note
+    return dict(sorted(notes.items(), key=lambda item: item[1].time))
 
 
 def statement_count(metadata: Mapping[str, Any], key: str) -> int | None:
@@ -137,5 +135,5 @@ def old_fences(metadata: Mapping[str, Any], *, before: float) -> tuple[list[str]
 
 
 def _properties(metadata: Mapping[str, Any]) -> Mapping[str, str]:
-    found: Mapping[str, str] = metadata.get("properties") or {}
-    return found
+    properties: Mapping[str, str] = metadata.get("properties") or {}
+    return properties

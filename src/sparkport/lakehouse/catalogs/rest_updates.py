@@ -1,6 +1,6 @@
 """From one state of a table's metadata to the next, in the words of an Iceberg REST catalog: requirements and updates.
 
-A SQL catalog is handed whole metadata files; a REST catalog writes them itself and is told what to change. Both start
+A SQL catalog is handed whole metadata files; a REST catalog writes them itself and gets a list of changes. Both start
 from the same two documents, so no caller has to know which kind of catalog it speaks to.
 """
 
@@ -12,19 +12,19 @@ from typing import Any
 from sparkport.errors import InternalError
 from sparkport.lakehouse.catalogs.pointers import Edit
 from sparkport.lakehouse.catalogs.rest_notes import noted, statement_count
-from sparkport.lakehouse.iceberg.numbers import NUMBER
+from sparkport.lakehouse.iceberg.version_numbers import NUMBER
 from sparkport.lakehouse.names import TableName
 
 __all__ = [
     "Json",
     "change_request",
-    "holds",
     "identifier",
-    "made",
+    "is_visible",
     "main_of",
+    "meets",
     "publishes",
     "requirements",
-    "still",
+    "same_rows",
     "updates",
 ]
 
@@ -34,13 +34,20 @@ _LAST_ADDED = -1
 """Stands for what the same request has added: ids are given out by the catalog."""
 
 _TOLD = {"format-version", "location", "schemas", "current-schema-id", "partition-specs", "default-spec-id"}
-_TOLD |= {"sort-orders", "default-sort-order-id", "properties", "refs", "table-uuid"}
-_KEPT_BY_CATALOG = {"last-updated-ms", "metadata-log", "snapshot-log", "current-snapshot-id", "last-column-id"}
-_KEPT_BY_CATALOG |= {"last-partition-id", "schema", "partition-spec"}
+_TOLD |= {"sort-orders", "default-sort-order-id", "properties", "refs", "table-uuid", "snapshots"}
+_KEPT_BY_CATALOG = {
+    "last-sequence-number",
+    "last-updated-ms",
+    "metadata-log",
+    "snapshot-log",
+    "current-snapshot-id",
+    "last-column-id",
+}
+_KEPT_BY_CATALOG |= {"last-partition-id", "last-sequence-number", "schema", "partition-spec"}
 
 
 def identifier(table: TableName) -> Json:
-    return {"namespace": [table[0]], "name": table[1]}
+    return {"namespace": [table.schema], "name": table.name}
 
 
 def change_request(change: Edit, notes: Mapping[str, int], *, forget: Collection[str] = ()) -> Json:
@@ -53,8 +60,8 @@ def change_request(change: Edit, notes: Mapping[str, int], *, forget: Collection
     required = requirements(change.before, change.after)
     if notes and change.before is not None:
         # Another commit of the same statement moves ``main``: so it cannot come in between and not be noticed.
-        still_there = still(change.before["table-uuid"], main_of(change.before))
-        required += [item for item in still_there if item not in required]
+        unmoved = same_rows(change.before["table-uuid"], main_of(change.before))
+        required += [item for item in unmoved if item not in required]
     return {
         "identifier": identifier(change.table),
         "requirements": required,
@@ -64,8 +71,8 @@ def change_request(change: Edit, notes: Mapping[str, int], *, forget: Collection
 
 def main_of(metadata: Mapping[str, Any]) -> int | None:
     """The snapshot that readers see."""
-    found: int | None = (metadata.get("refs") or {}).get("main", {}).get("snapshot-id")
-    return found
+    snapshot_id: int | None = (metadata.get("refs") or {}).get("main", {}).get("snapshot-id")
+    return snapshot_id
 
 
 def publishes(change: Edit) -> bool:
@@ -74,10 +81,10 @@ def publishes(change: Edit) -> bool:
     return change.before is not None and main is not None and not _was_published(main, change.before)
 
 
-def still(uuid: str, main: int | None) -> list[Json]:
-    """That a table is the same one and has the same rows."""
-    found: Json = {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": main}
-    return [{"type": "assert-table-uuid", "uuid": uuid}, found]
+def same_rows(uuid: str, main: int | None) -> list[Json]:
+    """Requirements: the table is the same one and has the same rows."""
+    same_snapshot: Json = {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": main}
+    return [{"type": "assert-table-uuid", "uuid": uuid}, same_snapshot]
 
 
 _ASSERTED = {
@@ -91,7 +98,7 @@ _ASSERTED = {
 """What requirements are about, and where that is in a table's metadata."""
 
 
-def holds(required: Iterable[Json], now: Mapping[str, Any]) -> bool:
+def meets(required: Iterable[Json], now: Mapping[str, Any]) -> bool:
     """Whether a table, by its present metadata, still is as a commit requires it to be."""
     refs = now.get("refs", {})
     for item in required:
@@ -104,11 +111,13 @@ def holds(required: Iterable[Json], now: Mapping[str, Any]) -> bool:
     return True
 
 
-def made(change: Edit, transactions: Collection[str], statements: Collection[str], now: Mapping[str, Any]) -> bool:
+def is_visible(
+    change: Edit, transactions: Collection[str], statements: Collection[str], now: Mapping[str, Any]
+) -> bool:
     """Whether a change is in a table's present metadata, which may have moved on since.
 
     ``transactions`` and ``statements`` are the keys that it notes. A repeat of the same statement notes the same, so
-    of a snapshot that was to be published only the snapshot tells.
+    only the snapshot shows whether it was published.
     """
     after = change.after
     if now["table-uuid"] != after["table-uuid"]:
@@ -122,7 +131,7 @@ def made(change: Edit, transactions: Collection[str], statements: Collection[str
     if statements:
         return all(statement_count(now, key) is not None for key in statements)
     wanted = next(item for item in after["schemas"] if item["schema-id"] == after["current-schema-id"])
-    if all(item["fields"] != wanted["fields"] for item in now["schemas"]):
+    if all(_rows_and_keys(item) != _rows_and_keys(wanted) for item in now["schemas"]):
         return False
     held = now.get("properties", {})
     before = {} if change.before is None else change.before.get("properties", {})
@@ -132,17 +141,17 @@ def made(change: Edit, transactions: Collection[str], statements: Collection[str
 
 
 def _was_published(snapshot: int | None, metadata: Mapping[str, Any]) -> bool:
-    """Whether a snapshot is or was what readers see. If it has expired since, the next one tells."""
+    """Whether readers see or saw a snapshot. If it has expired since, the next one shows it."""
     logged = {entry["snapshot-id"] for entry in metadata.get("snapshot-log", ())}
     parents = {item.get("parent-snapshot-id") for item in metadata.get("snapshots", ())}
     return snapshot in {main_of(metadata), *logged, *parents}
 
 
 def requirements(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> list[Json]:
-    """What must still hold when the change is made: that nobody touched what it was decided on."""
+    """Requirements of a change: nobody has touched what it was decided on."""
     if before is None:
         return [{"type": "assert-create"}]
-    found: list[Json] = [{"type": "assert-table-uuid", "uuid": before["table-uuid"]}]
+    required: list[Json] = [{"type": "assert-table-uuid", "uuid": before["table-uuid"]}]
     refs = _changed_refs(before, after)
     # What a schema is changed to may depend on the rows, as for NOT NULL, and on the notes about its columns.
     other_columns = _differs(before, after, "schemas", "current-schema-id") or _differs(before, after, "properties")
@@ -150,81 +159,98 @@ def requirements(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> 
         refs.add("main")
     for name in sorted(refs):
         snapshot = before.get("refs", {}).get(name, {}).get("snapshot-id")
-        found.append({"type": "assert-ref-snapshot-id", "ref": name, "snapshot-id": snapshot})
+        required.append({"type": "assert-ref-snapshot-id", "ref": name, "snapshot-id": snapshot})
     if other_columns:
-        found.append({"type": "assert-current-schema-id", "current-schema-id": before["current-schema-id"]})
-        found.append({"type": "assert-last-assigned-field-id", "last-assigned-field-id": before["last-column-id"]})
+        required.append({"type": "assert-current-schema-id", "current-schema-id": before["current-schema-id"]})
+        required.append({"type": "assert-last-assigned-field-id", "last-assigned-field-id": before["last-column-id"]})
     if _differs(before, after, "partition-specs", "default-spec-id"):
-        found.append({"type": "assert-default-spec-id", "default-spec-id": before["default-spec-id"]})
+        required.append({"type": "assert-default-spec-id", "default-spec-id": before["default-spec-id"]})
         partition = before["last-partition-id"]
-        found.append({"type": "assert-last-assigned-partition-id", "last-assigned-partition-id": partition})
+        required.append({"type": "assert-last-assigned-partition-id", "last-assigned-partition-id": partition})
     if _differs(before, after, "sort-orders", "default-sort-order-id"):
         order = before["default-sort-order-id"]
-        found.append({"type": "assert-default-sort-order-id", "default-sort-order-id": order})
-    return found
+        required.append({"type": "assert-default-sort-order-id", "default-sort-order-id": order})
+    return required
 
 
 def updates(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> list[Json]:
-    """What leads from one to the other; a difference that cannot be told is a defect, and is never left out."""
-    found: list[Json] = []
+    """The changes from one to the other. A difference that has no change is a defect, and is never left out."""
+    changes: list[Json] = []
     if before is None:
-        found.append({"action": "assign-uuid", "uuid": after["table-uuid"]})
+        changes.append({"action": "assign-uuid", "uuid": after["table-uuid"]})
         before = {"properties": {}, "refs": {}}
     else:
         _require_told(before, after)
     if _differs(before, after, "format-version"):
-        found.append({"action": "upgrade-format-version", "format-version": after["format-version"]})
+        changes.append({"action": "upgrade-format-version", "format-version": after["format-version"]})
     if _differs(before, after, "location"):
-        found.append({"action": "set-location", "location": after["location"]})
-    found += _schemas(before, after)
-    found += _numbered(before, after, "spec")
-    found += _numbered(before, after, "sort-order")
-    found += _properties(before.get("properties", {}), after.get("properties", {}))
-    found += _refs(before, after)
-    return found
+        changes.append({"action": "set-location", "location": after["location"]})
+    changes += _schemas(before, after)
+    changes += _numbered(before, after, "spec")
+    changes += _numbered(before, after, "sort-order")
+    changes += _properties(before.get("properties", {}), after.get("properties", {}))
+    changes += _snapshots(before, after)
+    changes += _refs(before, after)
+    return changes
 
 
 def _require_told(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
     keys = (before.keys() | after.keys()) - _TOLD - _KEPT_BY_CATALOG
     unknown = sorted(key for key in keys if before.get(key) != after.get(key))
+    if _snapshot_ids(before) - _snapshot_ids(after):
+        unknown.append("snapshots that are there")
     if unknown or before["table-uuid"] != after["table-uuid"]:
-        raise InternalError(f"a REST catalog cannot be told to change {', '.join(unknown) or 'a table into another'}")
+        raise InternalError(f"a REST catalog cannot change {', '.join(unknown) or 'a table into another'}")
 
 
 def _differs(before: Mapping[str, Any], after: Mapping[str, Any], *keys: str) -> bool:
     return any(before.get(key) != after.get(key) for key in keys)
 
 
+def _rows_and_keys(schema: Mapping[str, Any]) -> tuple[Any, list[int]]:
+    return schema["fields"], sorted(schema.get("identifier-field-ids") or ())
+
+
 def _schemas(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Json]:
     known = {schema["schema-id"] for schema in before.get("schemas", [])}
     added = [schema for schema in after["schemas"] if schema["schema-id"] not in known]
     last = after["last-column-id"]
-    found: list[Json] = [{"action": "add-schema", "schema": schema, "last-column-id": last} for schema in added]
+    changes: list[Json] = [{"action": "add-schema", "schema": schema, "last-column-id": last} for schema in added]
     current = after["current-schema-id"]
     if before.get("current-schema-id") != current:
         newest = bool(added) and added[-1]["schema-id"] == current
-        found.append({"action": "set-current-schema", "schema-id": _LAST_ADDED if newest else current})
-    return found
+        changes.append({"action": "set-current-schema", "schema-id": _LAST_ADDED if newest else current})
+    return changes
 
 
 def _numbered(before: Mapping[str, Any], after: Mapping[str, Any], noun: str) -> list[Json]:
-    """Partition specs and sort orders, which are told alike."""
+    """Partition specs and sort orders, which have changes of the same form."""
     many, number = ("partition-specs", "spec-id") if noun == "spec" else ("sort-orders", "order-id")
     default, told = f"default-{noun}-id", "spec-id" if noun == "spec" else "sort-order-id"
     known = {item[number] for item in before.get(many, [])}
     added = [item for item in after[many] if item[number] not in known]
-    found: list[Json] = [{"action": f"add-{noun}", noun: item} for item in added]
+    changes: list[Json] = [{"action": f"add-{noun}", noun: item} for item in added]
     if before.get(default) != after[default]:
         newest = bool(added) and added[-1][number] == after[default]
-        found.append({"action": f"set-default-{noun}", told: _LAST_ADDED if newest else after[default]})
-    return found
+        changes.append({"action": f"set-default-{noun}", told: _LAST_ADDED if newest else after[default]})
+    return changes
 
 
 def _properties(before: Mapping[str, str], after: Mapping[str, str]) -> list[Json]:
     changed = {key: value for key, value in after.items() if before.get(key) != value}
     gone = sorted(before.keys() - after.keys())
-    found: list[Json] = [{"action": "set-properties", "updates": changed}] if changed else []
-    return [*found, {"action": "remove-properties", "removals": gone}] if gone else found
+    changes: list[Json] = [{"action": "set-properties", "updates": changed}] if changed else []
+    return [*changes, {"action": "remove-properties", "removals": gone}] if gone else changes
+
+
+def _snapshots(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Json]:
+    known = _snapshot_ids(before)
+    added = [snapshot for snapshot in after.get("snapshots") or () if snapshot["snapshot-id"] not in known]
+    return [{"action": "add-snapshot", "snapshot": snapshot} for snapshot in added]
+
+
+def _snapshot_ids(metadata: Mapping[str, Any]) -> set[int]:
+    return {snapshot["snapshot-id"] for snapshot in metadata.get("snapshots") or ()}
 
 
 def _changed_refs(before: Mapping[str, Any], after: Mapping[str, Any]) -> set[str]:

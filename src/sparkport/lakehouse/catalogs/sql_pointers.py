@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from sparkport.errors import (
@@ -25,11 +25,13 @@ from sparkport.errors import (
     Unavailable,
 )
 from sparkport.lakehouse.catalogs.database import Database, Work
+from sparkport.lakehouse.catalogs.journal_records import JournalRecords, JournalView
 from sparkport.lakehouse.catalogs.ledger import Ledger
 from sparkport.lakehouse.catalogs.pointers import Cut, Edit, Move, Moved, OutcomeUnknown, Pointers
-from sparkport.lakehouse.catalogs.statement_records import STATEMENTS_TABLE
+from sparkport.lakehouse.catalogs.statement_records import StatementRecords
 from sparkport.lakehouse.faults import fault
 from sparkport.lakehouse.files import FileSystem
+from sparkport.lakehouse.iceberg.metadata import load
 from sparkport.lakehouse.iceberg.metadata_files import write_metadata
 from sparkport.lakehouse.names import TableName
 
@@ -47,12 +49,9 @@ _TABLES = (
         property_value VARCHAR(1000), PRIMARY KEY (catalog_name, namespace, property_key))""",
     """CREATE TABLE IF NOT EXISTS sparkport_meta (
         catalog_name VARCHAR(255) NOT NULL PRIMARY KEY, schema_version INTEGER NOT NULL)""",
-    STATEMENTS_TABLE,
     """CREATE TABLE IF NOT EXISTS sparkport_fences (
         catalog_name VARCHAR(255) NOT NULL, server VARCHAR(255) NOT NULL, PRIMARY KEY (catalog_name, server))""",
 )
-
-_INDEX = ("sparkport_statements_by_time", "sparkport_statements (catalog_name, committed_at)")
 
 SCHEMA_VERSION = 1
 
@@ -85,8 +84,9 @@ class SqlPointers(Pointers):
         self._cut_lock = threading.Lock()
         self._cut: tuple[object | None, Cut] | None = None
         self._answered: list[str] = []
+        self._statements = StatementRecords(database, catalog)
         database.prepare(self._prepare)
-        database.add_index(*_INDEX)
+        self.journal: JournalRecords = JournalRecords(database, catalog)
 
     def _prepare(self) -> None:
         with self._database.transaction(write=True) as work:
@@ -112,12 +112,12 @@ class SqlPointers(Pointers):
         with self._cut_lock:
             if self._cut is not None and mark is not None and self._cut[0] == mark:
                 return self._cut[1]
-        found = self._read_cut()
+        cut = self._read_cut()
         with self._cut_lock:
-            if self._cut is not None and self._cut[1] == found:
-                found = self._cut[1]
-            self._cut = (mark, found)
-        return found
+            if self._cut is not None and self._cut[1] == cut:
+                cut = self._cut[1]
+            self._cut = (mark, cut)
+        return cut
 
     def _read_cut(self) -> Cut:
         with self._database.transaction() as work:
@@ -131,15 +131,20 @@ class SqlPointers(Pointers):
                 "WHERE catalog_name = ? ORDER BY namespace, property_key",
                 [self._catalog],
             )
+            journal = self.journal.view(work)
         schemas: dict[str, dict[str, str]] = {schema: {} for schema, _, _ in tables}
         for schema, key, value in properties:
             schemas.setdefault(schema, {})[key] = value or ""
-        found = {(schema, name): location for schema, name, location in sorted(tables)}
-        return Cut(found, dict(sorted(schemas.items())))
+        locations = {TableName(schema, name): location for schema, name, location in sorted(tables)}
+        return Cut(locations, dict(sorted(schemas.items())), journal)
 
     def location(self, table: TableName) -> str | None:
         with self._database.transaction() as work:
-            return self._location(work, table)
+            return self.location_in(work, table)
+
+    def place(self, table: TableName) -> tuple[str | None, JournalView]:
+        with self._database.transaction() as work:
+            return self.location_in(work, table), self.journal.view(work)
 
     def create_schema(self, name: str, properties: Mapping[str, str]) -> None:
         with self._unique(f"schema '{name}' already exists") as work:
@@ -167,6 +172,7 @@ class SqlPointers(Pointers):
 
     def drop_schema_with_tables(self, name: str) -> dict[TableName, str]:
         with self._changing() as work:
+            revision = self.journal.turn(work)
             if not self._has_schema(work, name):
                 raise SchemaNotFound(name)
             rows = work.query(
@@ -174,15 +180,19 @@ class SqlPointers(Pointers):
                 "WHERE catalog_name = ? AND table_namespace = ?",
                 [self._catalog, name],
             )
-            if any(kind not in (None, "TABLE") for _, _, kind in rows):
+            if any(entry_type not in (None, "TABLE") for _, _, entry_type in rows):
                 raise FailedPrecondition(f"schema '{name}' has views: drop them first")
             for table in ("iceberg_tables", "iceberg_namespace_properties"):
                 column = "table_namespace" if table == "iceberg_tables" else "namespace"
                 work.change(f"DELETE FROM {table} WHERE catalog_name = ? AND {column} = ?", [self._catalog, name])
-        return {(name, table): str(location) for table, location, _ in rows}
+            for table, location, _ in rows:
+                gone = self._journalled(work, TableName(name, table), location, revision)
+                self.journal.remove(work, gone, revision)
+        return {TableName(name, table): str(location) for table, location, _ in rows}
 
     def rename_schema(self, name: str, new: str) -> dict[str, str]:
         with self._unique(f"schema '{new}' already exists") as work:
+            revision = self.journal.turn(work)
             if not self._has_schema(work, name):
                 raise SchemaNotFound(name)
             tables = "SELECT table_name, metadata_location FROM iceberg_tables "
@@ -197,10 +207,13 @@ class SqlPointers(Pointers):
                     f"UPDATE {table} SET {column} = ? WHERE catalog_name = ? AND {column} = ?",
                     [new, self._catalog, name],
                 )
+            for table, location in rows:
+                for table_uuid in self._journalled(work, TableName(name, table), location, revision):
+                    self.journal.rename(work, table_uuid, TableName(new, table), revision)
         return {str(table): str(location) for table, location in rows}
 
     def create(self, table: TableName, location: str) -> None:
-        with self._unique(f"table '{table[0]}.{table[1]}' already exists") as work:
+        with self._unique(f"table '{table}' already exists") as work:
             work.change(
                 "INSERT INTO iceberg_tables "
                 "(catalog_name, table_namespace, table_name, metadata_location, iceberg_type) "
@@ -210,15 +223,18 @@ class SqlPointers(Pointers):
 
     def drop(self, table: TableName) -> str:
         with self._changing() as work:
-            location = self._location(work, table)
+            revision = self.journal.turn(work)
+            location = self.location_in(work, table)
             if location is None:
                 raise TableNotFound(*table)
             work.change(f"DELETE FROM iceberg_tables WHERE {_NAMED}", [self._catalog, *table])
+            self.journal.remove(work, self._journalled(work, table, location, revision), revision)
             return location
 
     def replace(self, table: TableName, location: str) -> str:
         with self._changing() as work:
-            old = self._location(work, table)
+            revision = self.journal.turn(work)
+            old = self.location_in(work, table)
             if old is None:
                 raise TableNotFound(*table)
             changed = work.change(
@@ -227,17 +243,31 @@ class SqlPointers(Pointers):
                 [location, self._catalog, *table, old],
             )
             if changed != 1:
-                raise Conflict(f"table '{table[0]}.{table[1]}' is being changed by another; try again")
+                raise Conflict(f"table '{table}' is being changed by another; try again")
+            self.journal.remove(work, self._journalled(work, table, old, revision), revision)
             return old
 
     def rename(self, table: TableName, new: TableName) -> None:
         with self._unique(f"table '{new[0]}.{new[1]}' already exists") as work:
+            revision = self.journal.turn(work)
+            location = self.location_in(work, table)
             changed = work.change(
                 f"UPDATE iceberg_tables SET table_namespace = ?, table_name = ? WHERE {_NAMED}",
                 [*new, self._catalog, *table],
             )
-            if changed != 1:
+            if changed != 1 or location is None:
                 raise TableNotFound(*table)
+            for table_uuid in self._journalled(work, table, location, revision):
+                self.journal.rename(work, table_uuid, new, revision)
+
+    def _journalled(self, work: Work, table: TableName, location: str, revision: int) -> list[str]:
+        """The uuid by which the journal knows a table. Another may have had its name when the journal heard of it."""
+        if not revision:
+            return []
+        try:
+            return self.journal.having(work, load(self._files, location).uuid)
+        except SparkportError:  # what is gone has no uuid
+            return self.journal.named(work, table)
 
     def commit(
         self,
@@ -246,6 +276,7 @@ class SqlPointers(Pointers):
         *,
         unchanged: Mapping[TableName, str] | None = None,
         transactions: Sequence[str] = (),
+        with_journal: Callable[[Work], None] | None = None,
     ) -> dict[TableName, str]:
         if transactions:
             self._require_ledger()
@@ -262,7 +293,14 @@ class SqlPointers(Pointers):
         ]
         attempt = f"try:{uuid.uuid4().hex}"
         try:
-            self.swap(moves, statements, unchanged=unchanged, transactions=transactions, attempt=attempt)
+            self.swap(
+                moves,
+                statements,
+                unchanged=unchanged,
+                transactions=transactions,
+                attempt=attempt,
+                with_journal=with_journal,
+            )
         except (Moved, AlreadyExists, TransactionNotActive):
             self._discard(written)
             raise
@@ -289,10 +327,10 @@ class SqlPointers(Pointers):
         while True:
             try:
                 return self._settle(attempt)
-            except SparkportError:  # a disk that is full, too, tells nothing of the commit
+            except SparkportError:  # a full disk, too, says nothing of the commit
                 if time.monotonic() > end:
                     raise OutcomeUnknown(
-                        "the catalog's database gave no answer to a commit, and does not tell what became of it",
+                        "the catalog's database gave no answer to a commit, and does not say what became of it",
                         lambda: self._settle(attempt),
                     ) from unanswered
                 time.sleep(_SETTLE_SECONDS / 10)
@@ -305,7 +343,7 @@ class SqlPointers(Pointers):
         fault("settle.before")
         try:
             with self._database.transaction(write=True) as work:
-                self._note(work, {attempt: _NOT_MADE})
+                self._statements.note(work, {attempt: _NOT_MADE})
             return False
         except Exception as exc:
             if not self._database.is_duplicate(exc):
@@ -320,6 +358,7 @@ class SqlPointers(Pointers):
         unchanged: Mapping[TableName, str] | None = None,
         transactions: Sequence[str] = (),
         attempt: str | None = None,
+        with_journal: Callable[[Work], None] | None = None,
     ) -> None:
         """Move all pointers or, raising ``Moved``, none; the rest as for ``commit``.
 
@@ -328,23 +367,16 @@ class SqlPointers(Pointers):
         heard, self._answered = self._answered, []
         held = [Move(table, location, location) for table, location in (unchanged or {}).items()]
         with self._unique("a statement has been committed already") as work:
+            if with_journal is not None:
+                with_journal(work)
             # In one order everywhere, so that two who touch the same tables wait for each other but never for ever.
             # A table that is held comes before its own move: the condition is about where it was before that.
             for move in sorted([*held, *moves], key=lambda move: move.table):
                 self._move(work, move)
             if transactions:
                 self._require_ledger().committing(work, transactions)
-            self._note(work, {**(statements or {}), **({} if attempt is None else {attempt: 0})})
-            for done in heard:
-                work.change(
-                    "DELETE FROM sparkport_statements WHERE catalog_name = ? AND statement = ?", [self._catalog, done]
-                )
-
-    def _note(self, work: Work, statements: Mapping[str, int]) -> None:
-        for key, count in statements.items():
-            work.change(
-                "INSERT INTO sparkport_statements VALUES (?, ?, ?, ?)", [self._catalog, key, count, time.time()]
-            )
+            self._statements.note(work, {**(statements or {}), **({} if attempt is None else {attempt: 0})})
+            self._statements.remove(work, heard)
 
     def _move(self, work: Work, move: Move) -> None:
         if move.old == move.new:
@@ -360,20 +392,10 @@ class SqlPointers(Pointers):
             raise Moved(move.table)
 
     def statement(self, key: str, table: TableName | None = None) -> int | None:
-        with self._database.transaction() as work:
-            rows = work.query(
-                "SELECT changed FROM sparkport_statements WHERE catalog_name = ? AND statement = ?",
-                [self._catalog, key],
-            )
-        return int(rows[0][0]) if rows else None
+        return self._statements.find(key)
 
     def forget_statements(self, before: float) -> int:
-        """Drop what is remembered of statements committed before a time."""
-        with self._database.transaction(write=True) as work:
-            count: int = work.change(
-                "DELETE FROM sparkport_statements WHERE catalog_name = ? AND committed_at < ?", [self._catalog, before]
-            )
-            return count
+        return self._statements.forget(before)
 
     @contextmanager
     def _unique(self, message: str) -> Iterator[Work]:
@@ -409,17 +431,18 @@ class SqlPointers(Pointers):
             rows = work.query("SELECT metadata_location FROM iceberg_tables WHERE metadata_location IS NOT NULL")
         return [str(location) for (location,) in rows]
 
-    def _location(self, work: Work, table: TableName) -> str | None:
-        rows = work.query(f"SELECT metadata_location FROM iceberg_tables WHERE {_NAMED}", [self._catalog, *table])
+    def location_in(self, work: Work, table: TableName, *, hold: bool = False) -> str | None:
+        sql = f"SELECT metadata_location FROM iceberg_tables WHERE {_NAMED}{self._database.share if hold else ''}"
+        rows = work.query(sql, [self._catalog, *table])
         return str(rows[0][0]) if rows else None
 
     def _has_schema(self, work: Work, name: str) -> bool:
-        found = work.query(
+        rows = work.query(
             "SELECT 1 FROM iceberg_namespace_properties WHERE catalog_name = ? AND namespace = ? "
             "UNION ALL SELECT 1 FROM iceberg_tables WHERE catalog_name = ? AND table_namespace = ?",
             [self._catalog, name, self._catalog, name],
         )
-        return bool(found)
+        return bool(rows)
 
 
 _NO_VIEW = "(iceberg_type = 'TABLE' OR iceberg_type IS NULL)"

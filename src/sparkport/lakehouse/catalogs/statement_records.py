@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from sparkport.lakehouse.catalogs.database import Database
+from sparkport.lakehouse.catalogs.database import Database, Work
 
-__all__ = ["STATEMENTS_TABLE", "StatementRecords"]
+__all__ = ["StatementRecords"]
 
-STATEMENTS_TABLE = """CREATE TABLE IF NOT EXISTS sparkport_statements (
+_TABLE = """CREATE TABLE IF NOT EXISTS sparkport_statements (
     catalog_name VARCHAR(255) NOT NULL, statement VARCHAR(255) NOT NULL, changed BIGINT NOT NULL,
     committed_at DOUBLE PRECISION NOT NULL, PRIMARY KEY (catalog_name, statement))"""
 
+_INDEX = ("sparkport_statements_by_time", "sparkport_statements (catalog_name, committed_at)")
+
 
 class StatementRecords:
-    """For catalogs that cannot write the record together with the tables: the tables note the statement too.
+    """Written together with the tables where the catalog can (``note``), else after them (``add``): these note it too.
 
     Called from several threads at once; the database is the caller's to close.
     """
@@ -24,10 +26,11 @@ class StatementRecords:
         self._database = database
         self._catalog = catalog
         database.prepare(self._prepare)
+        database.add_index(*_INDEX)
 
     def _prepare(self) -> None:
         with self._database.transaction(write=True) as work:
-            work.change(STATEMENTS_TABLE)
+            work.change(_TABLE)
 
     def find(self, key: str) -> int | None:
         """The number of rows that a statement changed; None for one that is not known."""
@@ -37,6 +40,19 @@ class StatementRecords:
                 [self._catalog, key],
             )
         return int(rows[0][0]) if rows else None
+
+    def note(self, work: Work, statements: Mapping[str, int]) -> None:
+        """Statements that are committed with a transaction of the database; a duplicate of one that is known."""
+        for key, count in statements.items():
+            work.change(
+                "INSERT INTO sparkport_statements VALUES (?, ?, ?, ?)", [self._catalog, key, count, time.time()]
+            )
+
+    def remove(self, work: Work, keys: Iterable[str]) -> None:
+        for key in keys:
+            work.change(
+                "DELETE FROM sparkport_statements WHERE catalog_name = ? AND statement = ?", [self._catalog, key]
+            )
 
     def add(self, statements: Mapping[str, int], at: Mapping[str, float] | None = None) -> None:
         """Statements that have been committed, now or ``at`` a time; of those that are known the first record holds."""

@@ -1,4 +1,4 @@
-"""A table's columns in both tongues: the Arrow fields that clients see, and the Iceberg fields that the files have.
+"""A table's columns in both forms: the Arrow fields that clients see, and the Iceberg fields that the files have.
 
 What Iceberg cannot say about a column is kept in a property of the table, by the column's field id, so that a rename
 does not lose it and a second server reads it too.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,6 +34,7 @@ from sparkport.catalog.evolve import evolve_schema, find_column
 from sparkport.errors import InvalidArgument, Unsupported
 from sparkport.lakehouse.columns.defaults import INITIAL, WRITE, initial_default, promoted, write_default
 from sparkport.lakehouse.columns.shapes import default_sql
+from sparkport.lakehouse.columns.storage import from_stored
 from sparkport.lakehouse.columns.types import declared_field, plan_column, remember
 
 __all__ = [
@@ -102,6 +103,20 @@ class Columns:
         _alter(fields, change, self, declared, ids)
         return replace(self, declared=declared, fields=tuple(fields), last_id=ids.last, dropped=self._left_by(change))
 
+    def as_declared(self, batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Stored columns of these names, and whatever columns follow them, as clients know their types."""
+        declared = [self.declared.field(name) for name in names]
+        fields = [self.field(name) for name in names]
+        schema: pa.Schema | None = None
+        for batch in batches:
+            columns = [from_stored(*each) for each in zip(batch.columns, declared, fields, strict=False)]
+            if schema is None:
+                schema = pa.schema([*declared, *list(batch.schema)[len(columns) :]])
+            if not schema.names:
+                yield batch
+                continue
+            yield pa.RecordBatch.from_arrays([*columns, *batch.columns[len(columns) :]], schema=schema)
+
     def takes_rows_of(self, other: Columns) -> bool:
         """Whether rows that were fitted to other columns fit into these: comments and defaults do not matter."""
         return essence(self.fields) == essence(other.fields)
@@ -118,7 +133,7 @@ class Columns:
 def new_columns(declared: pa.Schema) -> Columns:
     """Columns of a new table. Raises Unsupported, naming column and type, for what cannot be kept."""
     ids = _Ids(0)
-    fields = [plan_column(column, ids).iceberg for column in declared]
+    fields = [plan_column(column, ids) for column in declared]
     for column, planned in zip(declared, fields, strict=True):
         _set(planned, WRITE, write_default(column, planned))
     return Columns(declared, tuple(fields), ids.last, {})
@@ -168,22 +183,22 @@ def tags_in(properties: Mapping[str, str]) -> dict[str, str]:
 
 def field_names(fields: Iterable[Any], *above: str) -> dict[int, str]:
     """The names of columns and of the fields inside them, by their ids."""
-    found: dict[int, str] = {}
+    names: dict[int, str] = {}
     for field in fields:
         path = (*above, str(field["name"]))
-        found[field["id"]] = ".".join(path)
-        found |= _names_inside(field["type"], path)
-    return found
+        names[field["id"]] = ".".join(path)
+        names |= _names_inside(field["type"], path)
+    return names
 
 
-def _names_inside(kind: Any, path: tuple[str, ...]) -> dict[int, str]:
-    if not isinstance(kind, dict):
+def _names_inside(iceberg_type: Any, path: tuple[str, ...]) -> dict[int, str]:
+    if not isinstance(iceberg_type, dict):
         return {}
-    if kind["type"] == "struct":
-        return field_names(kind["fields"], *path)
-    parts = ("element",) if kind["type"] == "list" else ("key", "value")
+    if iceberg_type["type"] == "struct":
+        return field_names(iceberg_type["fields"], *path)
+    parts = ("element",) if iceberg_type["type"] == "list" else ("key", "value")
     return field_names(
-        [{"id": kind[f"{part}-id"], "name": part, "type": kind[part]} for part in parts],
+        [{"id": iceberg_type[f"{part}-id"], "name": part, "type": iceberg_type[part]} for part in parts],
         *path,
     )
 
@@ -231,10 +246,10 @@ def _alter(fields: list[Json], change: Alteration, before: Columns, new: pa.Sche
             del fields[find_column(old, name)]
         case RenameColumn(name, new_name):
             fields[find_column(old, name)]["name"] = new_name
-        case ChangeType(name, kind):
+        case ChangeType(name, new_type):
             index = find_column(old, name)
             kept = fields[index]["type"]
-            fields[index]["type"] = _promoted(name, kept, new.field(index), kind)
+            fields[index]["type"] = _promoted(name, kept, new.field(index), new_type)
             if fields[index]["type"] != kept:
                 fields[index].update(
                     {key: promoted(fields[index][key], kept) for key in (INITIAL, WRITE) if key in fields[index]}
@@ -257,7 +272,7 @@ def _alter(fields: list[Json], change: Alteration, before: Columns, new: pa.Sche
 
 def _added(column: pa.Field, before: Columns, ids: Callable[[], int]) -> Json:
     """A new column or nested field, with the default for rows that are there and the one for rows to come."""
-    planned = plan_column(column, ids).iceberg
+    planned = plan_column(column, ids)
     if before.keeps_defaults:
         # An empty table too, where it can be kept: rows that are on their way were written without the column.
         try:
@@ -274,33 +289,36 @@ def _added(column: pa.Field, before: Columns, ids: Callable[[], int]) -> Json:
     return planned
 
 
-def _promoted(name: str, old: Any, column: pa.Field, kind: pa.DataType) -> Any:
-    wanted = plan_column(column, _Ids(0)).iceberg["type"]
+def _promoted(name: str, old: Any, column: pa.Field, new_type: pa.DataType) -> Any:
+    wanted = plan_column(column, _Ids(0))["type"]
     if wanted == old or (old, wanted) in _PROMOTIONS:
         return wanted
     if isinstance(old, str) and isinstance(wanted, str) and old.startswith("decimal") and wanted.startswith("decimal"):
         return wanted
-    raise Unsupported(f"column '{name}' is kept as {old}, which cannot become {wanted} ({kind})")
+    raise Unsupported(f"column '{name}' is kept as {old}, which cannot become {wanted} ({new_type})")
 
 
 def _alter_struct(
-    kind: Any, change: AddField | DropField | RenameField, path: tuple[str, ...], add: Callable[[pa.Field], Json]
+    iceberg_type: Any,
+    change: AddField | DropField | RenameField,
+    path: tuple[str, ...],
+    add: Callable[[pa.Field], Json],
 ) -> None:
-    if not isinstance(kind, dict) or kind.get("type") != "struct":
+    if not isinstance(iceberg_type, dict) or iceberg_type.get("type") != "struct":
         raise Unsupported(f"column '{change.path[0]}' is not kept as a struct: its fields cannot be changed")
-    inner: list[Json] = kind["fields"]
+    inner: list[Json] = iceberg_type["fields"]
     if isinstance(change, AddField) and not path:
         inner.append(add(change.field))
         return
-    found = [index for index, field in enumerate(inner) if field["name"].casefold() == path[0].casefold()]
-    if len(found) != 1:
+    matches = [index for index, field in enumerate(inner) if field["name"].casefold() == path[0].casefold()]
+    if len(matches) != 1:
         raise InvalidArgument(f"field '{path[0]}' does not exist")
     if len(path) > 1 or isinstance(change, AddField):
-        _alter_struct(inner[found[0]]["type"], change, path[1:], add)
+        _alter_struct(inner[matches[0]]["type"], change, path[1:], add)
     elif isinstance(change, RenameField):
-        inner[found[0]]["name"] = change.new_name
+        inner[matches[0]]["name"] = change.new_name
     else:
-        del inner[found[0]]
+        del inner[matches[0]]
 
 
 def _set(field: Json, key: str, value: Any) -> None:

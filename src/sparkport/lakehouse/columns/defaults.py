@@ -1,6 +1,6 @@
 """A column's default as Iceberg keeps it: a constant in the schema, which all engines then read and write alike.
 
-``initial-default`` is what rows have whose files were written before the column was there; it never changes.
+``initial-default`` is the value in rows whose files were written before the column was there; it never changes.
 ``write-default`` is what writers fill in from now on. Both are values, where DuckDB's default is an expression: the
 expression stays in the table's properties, and what of it is constant is written down here too.
 """
@@ -61,26 +61,26 @@ def write_default(column: pa.Field, iceberg_field: Json) -> Any:
 
 def single_value(values: pa.Array, column: pa.Field, iceberg_field: Json) -> Any:
     """The first of these values as JSON, in the form in which the column is stored."""
-    kind = iceberg_field["type"]
+    iceberg_type = iceberg_field["type"]
     if values[0].as_py() is None if pa.types.is_nested(values.type) else not values[0].is_valid:
         return None
-    if not isinstance(kind, str):
+    if not isinstance(iceberg_type, str):
         raise _Inexpressible("is nested")
     stored = to_stored(values, column, iceberg_field)
     try:
-        return _json(stored[0].as_py(), kind)
+        return _json(stored[0].as_py(), iceberg_type)
     except (ValueError, OverflowError) as exc:  # dates and times that no calendar has
-        raise _Inexpressible("is beyond the years that a schema can tell") from exc
+        raise _Inexpressible("is beyond the years that a schema can hold") from exc
 
 
-def _json(value: Any, kind: str) -> Any:
+def _json(value: Any, iceberg_type: str) -> Any:
     """Spelled as Iceberg's own writers do, who write the whole schema anew with every commit."""
     match value:
         case None:
             return None
         case float() if not math.isfinite(value):
             raise _Inexpressible("is no finite number")
-        case float() if kind == "float":
+        case float() if iceberg_type == "float":
             return float(str(np.float32(value)))
         case float() | bool() | int() | str():
             return value
@@ -91,12 +91,12 @@ def _json(value: Any, kind: str) -> Any:
         case dt.datetime():
             text = value.replace(tzinfo=None).isoformat()
             text = text.rstrip("0") if value.microsecond else text
-            return f"{text}+00:00" if kind == "timestamptz" else text
+            return f"{text}+00:00" if iceberg_type == "timestamptz" else text
         case dt.date():
             return value.isoformat()
-    raise _Inexpressible(f"is of type {kind}")
+    raise _Inexpressible(f"is of type {iceberg_type}")
 
 
-def promoted(value: Any, kind: str) -> Any:
-    """A default of a column whose type changes from ``kind`` to a wider one: the value that files have been read as."""
-    return float(np.float32(value)) if kind == "float" and value is not None else value
+def promoted(value: Any, iceberg_type: str) -> Any:
+    """The default of a column that changes from ``iceberg_type`` to a wider type: the value that readers have seen."""
+    return float(np.float32(value)) if iceberg_type == "float" and value is not None else value

@@ -19,9 +19,11 @@ import pyarrow.parquet as pq
 from sparkport.errors import Conflict, NotFound, Unsupported
 from sparkport.filters.sql import quote_identifier, quote_text
 from sparkport.lakehouse.cache import BoundedCache
-from sparkport.lakehouse.columns.type_table import Refused, parquet_name, primitive
+from sparkport.lakehouse.columns.type_table import known_type, parquet_name
+from sparkport.lakehouse.columns.types import sql_type
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg.metadata import TableMetadata
+from sparkport.lakehouse.iceberg.row_groups import FIELD_ID
 
 __all__ = [
     "HIDDEN_COLUMNS",
@@ -33,11 +35,9 @@ __all__ = [
     "fits",
     "must_inspect",
     "read_shape",
-    "sql_type",
 ]
 
 _NAME_MAPPING = "schema.name-mapping.default"
-_FIELD_ID = b"PARQUET:field_id"
 HIDDEN_COLUMNS = frozenset({"file_index", "file_row_number", "filename"})
 """Columns that DuckDB adds to every file."""
 
@@ -60,45 +60,25 @@ class Shape:
     has_ids: bool
 
 
-def sql_type(iceberg_type: Any, column: str) -> str:
-    """An Iceberg type as DuckDB spells it. Raises Unsupported, naming the column, for what DuckDB has not."""
-    match iceberg_type:
-        case {"type": "struct", "fields": fields}:
-            parts = (f"{quote_identifier(field['name'])} {sql_type(field['type'], column)}" for field in fields)
-            return f"STRUCT({', '.join(parts)})"
-        case {"type": "list", "element": element}:
-            return f"{sql_type(element, column)}[]"
-        case {"type": "map", "key": key, "value": value}:
-            return f"MAP({sql_type(key, column)}, {sql_type(value, column)})"
-        case "variant":
-            return "VARIANT"
-        case str():
-            try:
-                return primitive(iceberg_type).duckdb
-            except Refused as exc:
-                raise Unsupported(f"column '{column}': {exc}") from exc
-        case _:
-            raise Unsupported(f"column '{column}': a type that is not known: {iceberg_type}")
-
-
 def default_text(value: Any, iceberg_type: Any) -> str | None:
     """An ``initial-default`` as text that DuckDB casts to the column's type; None where it cannot be written so."""
-    if isinstance(iceberg_type, str) and (iceberg_type == "binary" or iceberg_type.startswith("fixed")):
+    known = known_type(iceberg_type)
+    if known is not None and known.is_bytes:
         return "".join(f"\\x{byte:02X}" for byte in bytes.fromhex(value))
     if isinstance(value, bool):
         return str(value).lower()
-    return str(value) if isinstance(value, str | int | float) and isinstance(iceberg_type, str) else None
+    return str(value) if isinstance(value, str | int | float) and known is not None else None
 
 
 def default_sql(field: Mapping[str, Any], column: str) -> str:
     """What a row has in a column that its file does not."""
-    kind, value = sql_type(field["type"], column), field.get("initial-default")
+    duckdb_type, value = sql_type(field["type"]), field.get("initial-default")
     if value is None:
-        return f"CAST(NULL AS {kind})"
+        return f"CAST(NULL AS {duckdb_type})"
     text = default_text(value, field["type"])
     if text is None:
         raise Unsupported(f"column '{column}': a default of a nested type cannot be read")
-    return f"CAST({quote_text(text)} AS {kind})"
+    return f"CAST({quote_text(text)} AS {duckdb_type})"
 
 
 def must_inspect(metadata: TableMetadata, fields: Iterable[Mapping[str, Any]]) -> bool:
@@ -109,7 +89,7 @@ def must_inspect(metadata: TableMetadata, fields: Iterable[Mapping[str, Any]]) -
     """
     if _NAME_MAPPING in metadata.properties:
         return True
-    wanted = [field for field in fields if _has_struct(field["type"])]
+    wanted = [field for field in fields if any(_nested(field["type"], field["id"]))]
     if not wanted:
         return False
     if set(metadata.schemas) != set(range(max(metadata.schemas) + 1)):
@@ -137,23 +117,11 @@ def must_inspect(metadata: TableMetadata, fields: Iterable[Mapping[str, Any]]) -
 
 def _structs(columns: Iterable[Mapping[str, Any]]) -> dict[int, set[int]]:
     """The ids of the fields of each struct, by the id of the column or nested field that it is."""
-    found: dict[int, set[int]] = {}
+    structs: dict[int, set[int]] = {}
     for column in columns:
         for parent, field in _nested(column["type"], column["id"]):
-            found.setdefault(parent, set()).add(field["id"])
-    return found
-
-
-def _has_struct(iceberg_type: Any) -> bool:
-    match iceberg_type:
-        case {"type": "struct"}:
-            return True
-        case {"type": "list", "element": element}:
-            return _has_struct(element)
-        case {"type": "map", "key": key, "value": value}:
-            return _has_struct(key) or _has_struct(value)
-        case _:
-            return False
+            structs.setdefault(parent, set()).add(field["id"])
+    return structs
 
 
 def _nested(iceberg_type: Any, parent: int) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -194,29 +162,31 @@ def read_shape(fs: FileSystem, metadata: TableMetadata, path: str) -> Shape:
 
 
 def _node(field: Any) -> Node:
-    found = (field.metadata or {}).get(_FIELD_ID)
-    kind = field.type
-    if pa.types.is_struct(kind):
-        return Node(field.name, _id(found), "struct", tuple(_node(kind.field(i)) for i in range(kind.num_fields)))
-    if pa.types.is_map(kind):
-        return Node(field.name, _id(found), "map", (_node(kind.key_field), _node(kind.item_field)))
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return Node(field.name, _id(found), "list", (_node(kind.value_field),))
-    return Node(field.name, _id(found), str(kind))
+    field_id = (field.metadata or {}).get(FIELD_ID)
+    arrow_type = field.type
+    if pa.types.is_struct(arrow_type):
+        return Node(
+            field.name, _id(field_id), "struct", tuple(_node(arrow_type.field(i)) for i in range(arrow_type.num_fields))
+        )
+    if pa.types.is_map(arrow_type):
+        return Node(field.name, _id(field_id), "map", (_node(arrow_type.key_field), _node(arrow_type.item_field)))
+    if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
+        return Node(field.name, _id(field_id), "list", (_node(arrow_type.value_field),))
+    return Node(field.name, _id(field_id), str(arrow_type))
 
 
-def _id(found: bytes | None) -> int | None:
-    return None if found is None or int(found) < 0 else int(found)
+def _id(text: bytes | None) -> int | None:
+    return None if text is None or int(text) < 0 else int(text)
 
 
 def _mapped(node: Node, mapping: list[dict[str, Any]]) -> Node:
-    found = next((entry for entry in mapping if node.name in entry.get("names", ())), None)
-    inner = (found or {}).get("fields") or []
+    entry = next((entry for entry in mapping if node.name in entry.get("names", ())), None)
+    inner = (entry or {}).get("fields") or []
     # Whatever a file calls them, the mapping calls the parts of maps and lists so.
     names = {"map": ("key", "value"), "list": ("element",)}.get(node.kind, [child.name for child in node.children])
     named = (Node(name, None, part.kind, part.children) for name, part in zip(names, node.children, strict=True))
     children = tuple(_mapped(child, inner) for child in named)
-    return Node(node.name, (found or {}).get("field-id"), node.kind, children)
+    return Node(node.name, (entry or {}).get("field-id"), node.kind, children)
 
 
 def fits(shape: Shape, fields: Iterable[Mapping[str, Any]]) -> bool:
@@ -258,7 +228,7 @@ def column_sql(shape: tuple[Node, ...], field: Mapping[str, Any]) -> str | None:
     same = [other for other in shape if other.name.lower() == node.name.lower()]
     if len(same) > 1 or node.name.lower() in HIDDEN_COLUMNS:
         raise Unsupported(
-            f"column '{field['name']}': its file has a column '{node.name}' that DuckDB cannot tell apart"
+            f"column '{field['name']}': its file has a column '{node.name}' that DuckDB takes for the same"
         )
     return _rebuilt(quote_identifier(node.name), node, field["type"], column=field["name"], depth=0)
 
@@ -296,4 +266,4 @@ def _rebuilt(value: str, node: Node, iceberg_type: Any, *, column: str, depth: i
                 f"list_transform(map_values({value}), lambda {item}: {values})) END"
             )
         case _:
-            return f"CAST({value} AS {sql_type(iceberg_type, column)})"
+            return f"CAST({value} AS {sql_type(iceberg_type)})"

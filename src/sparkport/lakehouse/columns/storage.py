@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 
 from sparkport.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
 from sparkport.lakehouse.columns.type_table import is_list
-from sparkport.lakehouse.columns.types import stored_type
+from sparkport.lakehouse.columns.types import IcebergType, stored_type
 
-__all__ = ["conformed_batch", "from_stored", "to_stored"]
+__all__ = ["conformed_batch", "evolved", "from_stored", "to_stored"]
 
 _INFINITE = 2**63 - 1
 """DuckDB's infinity in timestamps of any unit; the negative of it is the other one."""
@@ -57,38 +57,59 @@ def conformed_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
+def evolved(column: pa.Array, before: IcebergType, after: IcebergType) -> pa.Array:
+    """A stored column of a table whose schema has changed since: what is within it goes by the ids of fields."""
+    stored = stored_type(after)
+    if before == after or not isinstance(before, dict) or not isinstance(after, dict):
+        return _store(column, stored)
+    if after["type"] == "struct":
+        places = {field["id"]: (at, field["type"]) for at, field in enumerate(before["fields"])}
+        children = []
+        for field in after["fields"]:
+            at, kind = places.get(field["id"], (-1, None))
+            missing = pa.nulls(len(column), stored_type(field["type"]))
+            children.append(missing if kind is None else evolved(column.field(at), kind, field["type"]))
+        return pa.StructArray.from_arrays(children, fields=list(stored), mask=column.is_null())
+    if after["type"] == "list":
+        items = evolved(pc.list_flatten(column), before["element"], after["element"])
+        return pa.ListArray.from_arrays(_offsets(column), items, type=stored, mask=column.is_null())
+    offsets, keys, values = _entries(column)
+    keys, values = evolved(keys, before["key"], after["key"]), evolved(values, before["value"], after["value"])
+    return pa.MapArray.from_arrays(offsets, keys, values, type=stored, mask=column.is_null())
+
+
 def _store(column: pa.Array, stored: pa.DataType) -> pa.Array:
-    kind = column.type
-    if kind == stored:
+    declared = column.type
+    if declared == stored:
         return column
-    if pa.types.is_dictionary(kind):
+    if pa.types.is_dictionary(declared):
         return _store(column.dictionary_decode(), stored)
-    if isinstance(kind, pa.BaseExtensionType):
-        return _uuid_text(column.storage) if kind.extension_name == "arrow.uuid" else _store(column.storage, stored)
-    if is_list(kind):
+    if isinstance(declared, pa.BaseExtensionType):
+        return _uuid_text(column.storage) if declared.extension_name == "arrow.uuid" else _store(column.storage, stored)
+    if is_list(declared):
         items = _store(pc.list_flatten(column), stored.value_type)
         return pa.ListArray.from_arrays(_offsets(column), items, type=stored, mask=column.is_null())
-    if pa.types.is_map(kind):
+    if pa.types.is_map(declared):
         offsets, keys, values = _entries(column)
         keys, values = _store(keys, stored.key_type), _store(values, stored.item_type)
         return pa.MapArray.from_arrays(offsets, keys, values, type=stored, mask=column.is_null())
-    if pa.types.is_union(kind):
+    if pa.types.is_union(declared):
         return _store_union(column, stored)
-    if pa.types.is_struct(kind):
+    if pa.types.is_struct(declared):
         children = [_store(column.field(at), stored.field(at).type) for at in range(stored.num_fields)]
         return pa.StructArray.from_arrays(children, fields=list(stored), mask=column.is_null())
     return _store_leaf(column, stored)
 
 
 def _store_leaf(column: pa.Array, stored: pa.DataType) -> pa.Array:
-    kind = column.type
-    if pa.types.is_interval(kind):
+    declared = column.type
+    if pa.types.is_interval(declared):
         return column.view(pa.binary(16)).cast(stored)
-    if pa.types.is_timestamp(kind) and kind.unit in _PER_UNIT:
+    if pa.types.is_timestamp(declared) and declared.unit in _PER_UNIT:
         return _to_microseconds(column, stored)
-    if pa.types.is_timestamp(kind) and pa.types.is_timestamp(stored):
+    if pa.types.is_timestamp(declared) and pa.types.is_timestamp(stored):
         return column.view(stored)  # zones differ in name only: the instants are UTC
-    if pa.types.is_time(kind) or pa.types.is_duration(kind) or pa.types.is_timestamp(kind):
+    if pa.types.is_time(declared) or pa.types.is_duration(declared) or pa.types.is_timestamp(declared):
         return _number(column).cast(stored)
     return column.cast(stored)
 
@@ -183,8 +204,8 @@ def _dictionary(values: pa.Array, declared: pa.DataType) -> pa.Array:
     try:
         indices = encoded.indices.cast(declared.index_type)
     except pa.ArrowInvalid as exc:
-        found = len(encoded.dictionary)
-        raise ResourceExhausted(f"{found} different values are too many for {declared} in one batch") from exc
+        count = len(encoded.dictionary)
+        raise ResourceExhausted(f"{count} different values are too many for {declared} in one batch") from exc
     return pa.DictionaryArray.from_arrays(indices, encoded.dictionary, ordered=declared.ordered)
 
 
@@ -233,15 +254,15 @@ def _entries(column: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
 
 
 def _store_union(column: pa.Array, stored: pa.DataType) -> pa.Array:
-    kind = column.type
+    declared = column.type
     buffers, rows = column.buffers(), len(column)
     # Not column.type_codes and column.offsets: those forget where a slice begins.
     codes = pa.Array.from_buffers(pa.int8(), rows, [None, buffers[1]], offset=column.offset)
     places = _row_numbers(rows)
-    if kind.mode == "dense":
+    if declared.mode == "dense":
         places = pa.Array.from_buffers(pa.int32(), rows, [None, buffers[2]], offset=column.offset)
     children = [codes.cast(pa.int32())]
-    for at, code in enumerate(kind.type_codes):
+    for at, code in enumerate(declared.type_codes):
         chosen = pc.if_else(pc.equal(codes, code), places, pa.scalar(None, pa.int32()))
         children.append(_store(column.field(at), stored.field(at + 1).type).take(chosen))
     return pa.StructArray.from_arrays(children, fields=list(stored))

@@ -7,22 +7,30 @@ python -m sparkport.lakehouse.columns.type_table > docs/types.md
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
 
 import pyarrow as pa
+
+from sparkport.filters.expressions import SqlType
+from sparkport.filters.types import arrow_sql_type
 
 __all__ = [
     "EXTENSION_MARKS",
     "PRIMITIVES",
     "Primitive",
     "RULES",
-    "Refused",
     "Rule",
+    "SparkLiteral",
+    "TypeRefused",
     "geo_metadata",
     "is_list",
+    "known_type",
     "parquet_name",
     "primitive",
     "reference_page",
@@ -30,11 +38,16 @@ __all__ = [
     "spelled",
 ]
 
+SparkLiteral: TypeAlias = Callable[[int], str | None]
+
 _MOST_DIGITS = 38
+_EPOCH = dt.date(1970, 1, 1)
+_FIRST_DAY, _LAST_DAY = ((edge - _EPOCH).days for edge in (dt.date.min, dt.date.max))
+_DAY_MICROS = 86_400_000_000
 EXTENSION_MARKS = (b"ARROW:extension:name", b"ARROW:extension:metadata")
 
 
-class Refused(Exception):
+class TypeRefused(Exception):
     """Why a type cannot be kept. Never leaves the two modules of types."""
 
 
@@ -46,88 +59,110 @@ class Rule:
     duckdb: str
     example: pa.DataType
     matches: Callable[[pa.DataType], bool]
-    iceberg: Callable[[pa.DataType], str]
-    compares: bool
+    stored_as: str | Callable[[pa.DataType], str]
     note: str = ""
+    compares: bool = True
+
+    def iceberg(self, arrow_type: pa.DataType) -> str:
+        return self.stored_as if isinstance(self.stored_as, str) else self.stored_as(arrow_type)
 
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
     """A primitive type of Iceberg. ``spark`` is None where Spark refuses tables that have it: they can only be read.
 
-    ``compares``: whether DuckDB compares it as it compares what clients see.
+    ``filtered`` is the stored type as filters name it, None where DuckDB compares it otherwise than what clients see.
+    ``direct``: whether Arrow reads from files what DuckDB would. ``literal`` writes a bound, a whole number, in Spark's
+    SQL; where it is None, nobody asks for bounds.
     """
 
     arrow: pa.DataType
     stored: pa.DataType
     spark: str | None
     duckdb: str
-    compares: bool = True
+    filtered: SqlType | None
+    direct: bool = True
+    literal: SparkLiteral | None = None
+
+    @property
+    def is_bytes(self) -> bool:
+        """Then defaults are written down as hexadecimal digits."""
+        return bool(self.stored == pa.binary())
+
+
+def _primitive(
+    arrow: pa.DataType, spark: str | None, duckdb: str, *, direct: bool = True, literal: SparkLiteral | None = None
+) -> Primitive:
+    """One that is stored as what it is."""
+    return Primitive(arrow, arrow, spark, duckdb, arrow_sql_type(arrow), direct, literal)
+
+
+# Bounds as Spark SQL, in exactly the column's type: an implicit cast in a statement that also names a metadata column
+# such as ``_row_id`` fails in Spark. None beyond the years 1 to 9999, where Spark's literals end, and what DuckDB takes
+# for infinity is a number like any other to Spark.
+
+
+def _long(value: int) -> str:
+    return f"{value}L" if value > -(2**63) else f"CAST('{value}' AS BIGINT)"
+
+
+def _day(value: int) -> str | None:
+    inside = _FIRST_DAY <= value <= _LAST_DAY
+    return f"DATE '{(_EPOCH + dt.timedelta(days=value)).isoformat()}'" if inside else None
+
+
+def _instant(value: int) -> str | None:
+    return None if _day(value // _DAY_MICROS) is None else f"timestamp_micros({value}L)"
+
+
+def _local(value: int) -> str | None:
+    instant = _instant(value)
+    return None if instant is None else f"CAST({instant} AS TIMESTAMP_NTZ)"
 
 
 def _extension(name: str) -> Callable[[pa.DataType], bool]:
-    return lambda kind: isinstance(kind, pa.BaseExtensionType) and kind.extension_name == name
+    return lambda arrow_type: isinstance(arrow_type, pa.BaseExtensionType) and arrow_type.extension_name == name
 
 
-def _any_of(*kinds: pa.DataType) -> Callable[[pa.DataType], bool]:
-    return lambda kind: kind in kinds
+def _any_of(*arrow_types: pa.DataType) -> Callable[[pa.DataType], bool]:
+    return lambda arrow_type: arrow_type in arrow_types
 
 
 def _timestamp(*units: str) -> Callable[[pa.DataType], bool]:
-    return lambda kind: pa.types.is_timestamp(kind) and kind.unit in units
+    return lambda arrow_type: pa.types.is_timestamp(arrow_type) and arrow_type.unit in units
 
 
-def _always(name: str) -> Callable[[pa.DataType], str]:
-    return lambda _: name
+def _decimal(arrow_type: pa.DataType) -> str:
+    if not 0 <= arrow_type.scale <= arrow_type.precision <= _MOST_DIGITS:
+        raise TypeRefused(f"a decimal has at most {_MOST_DIGITS} digits, and a scale from 0 to its precision")
+    return f"decimal({arrow_type.precision}, {arrow_type.scale})"
 
 
-def _decimal(kind: pa.DataType) -> str:
-    if not 0 <= kind.scale <= kind.precision <= _MOST_DIGITS:
-        raise Refused(f"a decimal has at most {_MOST_DIGITS} digits, and a scale from 0 to its precision")
-    return f"decimal({kind.precision}, {kind.scale})"
-
-
-def _fixed(kind: pa.DataType) -> str:
-    if kind.byte_width == 0:
-        raise Refused("it has no bytes")
-    return f"fixed[{kind.byte_width}]"
+def _fixed(arrow_type: pa.DataType) -> str:
+    if arrow_type.byte_width == 0:
+        raise TypeRefused("it has no bytes")
+    return f"fixed[{arrow_type.byte_width}]"
 
 
 _ZONED = "timestamptz"
 _TIMES = "the number in its unit: Spark takes no TIME"
 
 RULES: tuple[Rule, ...] = (
-    Rule("bool", "BOOLEAN", pa.bool_(), pa.types.is_boolean, _always("boolean"), True),
-    Rule(
-        "arrow.bool8",
-        "BOOLEAN (lossless)",
-        pa.bool8(),
-        _extension("arrow.bool8"),
-        _always("boolean"),
-        True,
-        "any number but 0: 1",
-    ),
-    Rule(
-        "int8, int16, int32",
-        "TINYINT … INTEGER",
-        pa.int8(),
-        _any_of(pa.int8(), pa.int16(), pa.int32()),
-        _always("int"),
-        True,
-    ),
-    Rule("int64", "BIGINT", pa.int64(), pa.types.is_int64, _always("long"), True),
-    Rule("uint8, uint16", "UTINYINT, USMALLINT", pa.uint8(), _any_of(pa.uint8(), pa.uint16()), _always("int"), True),
-    Rule("uint32", "UINTEGER", pa.uint32(), pa.types.is_uint32, _always("long"), True),
-    Rule("uint64", "UBIGINT", pa.uint64(), pa.types.is_uint64, _always("decimal(20, 0)"), True),
-    Rule("float16, float", "FLOAT", pa.float32(), _any_of(pa.float16(), pa.float32()), _always("float"), True),
-    Rule("double", "DOUBLE", pa.float64(), pa.types.is_float64, _always("double"), True),
+    Rule("bool", "BOOLEAN", pa.bool_(), pa.types.is_boolean, "boolean"),
+    Rule("arrow.bool8", "BOOLEAN (lossless)", pa.bool8(), _extension("arrow.bool8"), "boolean", "any number but 0: 1"),
+    Rule("int8, int16, int32", "TINYINT … INTEGER", pa.int8(), _any_of(pa.int8(), pa.int16(), pa.int32()), "int"),
+    Rule("int64", "BIGINT", pa.int64(), pa.types.is_int64, "long"),
+    Rule("uint8, uint16", "UTINYINT, USMALLINT", pa.uint8(), _any_of(pa.uint8(), pa.uint16()), "int"),
+    Rule("uint32", "UINTEGER", pa.uint32(), pa.types.is_uint32, "long"),
+    Rule("uint64", "UBIGINT", pa.uint64(), pa.types.is_uint64, "decimal(20, 0)"),
+    Rule("float16, float", "FLOAT", pa.float32(), _any_of(pa.float16(), pa.float32()), "float"),
+    Rule("double", "DOUBLE", pa.float64(), pa.types.is_float64, "double"),
     Rule(
         "decimal32, 64, 128, 256",
         "DECIMAL, HUGEINT, UHUGEINT",
         pa.decimal128(38, 0),
         pa.types.is_decimal,
         _decimal,
-        True,
         f"up to {_MOST_DIGITS} digits",
     ),
     Rule(
@@ -135,38 +170,27 @@ RULES: tuple[Rule, ...] = (
         "VARCHAR, UUID, JSON",
         pa.string(),
         _any_of(pa.string(), pa.large_string(), pa.string_view()),
-        _always("string"),
-        True,
+        "string",
     ),
-    Rule("arrow.json", "JSON (lossless)", pa.json_(), _extension("arrow.json"), _always("string"), True),
-    Rule(
-        "arrow.uuid",
-        "UUID (lossless)",
-        pa.uuid(),
-        _extension("arrow.uuid"),
-        _always("uuid"),
-        True,
-        "text on its way through Spark",
-    ),
+    Rule("arrow.json", "JSON (lossless)", pa.json_(), _extension("arrow.json"), "string"),
+    Rule("arrow.uuid", "UUID (lossless)", pa.uuid(), _extension("arrow.uuid"), "uuid", "text on its way through Spark"),
     Rule(
         "binary, large_binary, binary_view",
         "BLOB, BIT",
         pa.binary(),
         _any_of(pa.binary(), pa.large_binary(), pa.binary_view()),
-        _always("binary"),
-        True,
+        "binary",
         "as geoarrow.wkb (GEOMETRY) too, but then filters see opaque bytes",
     ),
-    Rule("fixed_size_binary[n]", "", pa.binary(4), pa.types.is_fixed_size_binary, _fixed, True),
-    Rule("date32", "DATE", pa.date32(), pa.types.is_date32, _always("date"), True),
-    Rule("date64", "", pa.date64(), pa.types.is_date64, _always("date"), True, "whole days only, as Arrow says"),
+    Rule("fixed_size_binary[n]", "", pa.binary(4), pa.types.is_fixed_size_binary, _fixed),
+    Rule("date32", "DATE", pa.date32(), pa.types.is_date32, "date"),
+    Rule("date64", "", pa.date64(), pa.types.is_date64, "date", "whole days only, as Arrow says"),
     Rule(
         "timestamp[s], [ms], [us]",
         "TIMESTAMP, _S, _MS",
         pa.timestamp("us"),
-        lambda kind: _timestamp("s", "ms", "us")(kind) and kind.tz is None,
-        _always("timestamp"),
-        True,
+        lambda arrow_type: _timestamp("s", "ms", "us")(arrow_type) and arrow_type.tz is None,
+        "timestamp",
         "infinities stay; seconds and milliseconds beyond the range of microseconds (years ±290,000) are refused",
     ),
     Rule(
@@ -174,8 +198,7 @@ RULES: tuple[Rule, ...] = (
         "TIMESTAMPTZ",
         pa.timestamp("us", "UTC"),
         _timestamp("s", "ms", "us"),
-        _always(_ZONED),
-        True,
+        _ZONED,
         "likewise",
     ),
     Rule(
@@ -183,52 +206,52 @@ RULES: tuple[Rule, ...] = (
         "TIMESTAMP_NS",
         pa.timestamp("ns"),
         _timestamp("ns"),
-        _always("long"),
-        False,
+        "long",
         "nanoseconds since 1970: Spark takes no timestamp_ns",
+        compares=False,
     ),
-    Rule("time32, time64", "TIME, TIMETZ, TIME_NS", pa.time64("us"), pa.types.is_time, _always("long"), False, _TIMES),
-    Rule("duration", "", pa.duration("us"), pa.types.is_duration, _always("long"), False, "the number in its unit"),
+    Rule("time32, time64", "TIME, TIMETZ, TIME_NS", pa.time64("us"), pa.types.is_time, "long", _TIMES, compares=False),
+    Rule("duration", "", pa.duration("us"), pa.types.is_duration, "long", "the number in its unit", compares=False),
     Rule(
         "month_day_nano_interval",
         "INTERVAL",
         pa.month_day_nano_interval(),
         _any_of(pa.month_day_nano_interval()),
-        _always("fixed[16]"),
-        False,
+        "fixed[16]",
         "Arrow's own 16 bytes: months and days (int32), nanoseconds (int64), little-endian",
+        compares=False,
     ),
 )
 """Leaves. Whatever contains others (lists, structs, maps, unions, dictionaries, other extensions) is taken apart."""
 
 PRIMITIVES: dict[str, Primitive] = {
-    "boolean": Primitive(pa.bool_(), pa.bool_(), "boolean", "BOOLEAN"),
-    "int": Primitive(pa.int32(), pa.int32(), "int", "INTEGER"),
-    "long": Primitive(pa.int64(), pa.int64(), "bigint", "BIGINT"),
-    "float": Primitive(pa.float32(), pa.float32(), "float", "FLOAT"),
-    "double": Primitive(pa.float64(), pa.float64(), "double", "DOUBLE"),
-    "date": Primitive(pa.date32(), pa.date32(), "date", "DATE"),
-    "time": Primitive(pa.time64("us"), pa.time64("us"), None, "TIME"),
-    "timestamp": Primitive(pa.timestamp("us"), pa.timestamp("us"), "timestamp_ntz", "TIMESTAMP"),
-    _ZONED: Primitive(pa.timestamp("us", "UTC"), pa.timestamp("us", "UTC"), "timestamp", "TIMESTAMPTZ"),
-    "timestamp_ns": Primitive(pa.timestamp("ns"), pa.timestamp("ns"), None, "TIMESTAMP_NS"),
+    "boolean": _primitive(pa.bool_(), "boolean", "BOOLEAN"),
+    "int": _primitive(pa.int32(), "int", "INTEGER", literal=str),
+    "long": _primitive(pa.int64(), "bigint", "BIGINT", literal=_long),
+    "float": _primitive(pa.float32(), "float", "FLOAT"),
+    "double": _primitive(pa.float64(), "double", "DOUBLE"),
+    "date": _primitive(pa.date32(), "date", "DATE", literal=_day),
+    "time": _primitive(pa.time64("us"), None, "TIME", direct=False),
+    "timestamp": _primitive(pa.timestamp("us"), "timestamp_ntz", "TIMESTAMP", literal=_local),
+    _ZONED: _primitive(pa.timestamp("us", "UTC"), "timestamp", "TIMESTAMPTZ", literal=_instant),
+    "timestamp_ns": _primitive(pa.timestamp("ns"), None, "TIMESTAMP_NS", direct=False),
     # DuckDB 1.5 has no zoned nanoseconds: such a client compares microseconds.
-    "timestamptz_ns": Primitive(pa.timestamp("ns", "UTC"), pa.timestamp("ns", "UTC"), None, "TIMESTAMPTZ_NS", False),
-    "string": Primitive(pa.string(), pa.string(), "string", "VARCHAR"),
-    "uuid": Primitive(pa.uuid(), pa.string(), "string", "UUID"),
-    "binary": Primitive(pa.binary(), pa.binary(), "binary", "BLOB"),
-    "unknown": Primitive(pa.null(), pa.null(), "void", "INTEGER", False),
+    "timestamptz_ns": _primitive(pa.timestamp("ns", "UTC"), None, "TIMESTAMPTZ_NS", direct=False),
+    "string": _primitive(pa.string(), "string", "VARCHAR"),
+    "uuid": Primitive(pa.uuid(), pa.string(), "string", "UUID", SqlType("UUID"), direct=False),
+    "binary": _primitive(pa.binary(), "binary", "BLOB"),
+    "unknown": _primitive(pa.null(), "void", "INTEGER", direct=False),
 }
 """Without those that have parameters (decimal, fixed, geometry, geography) and without variant, which is refused."""
 
 
-def rule_for(kind: pa.DataType) -> Rule | None:
-    return next((rule for rule in RULES if rule.matches(kind)), None)
+def rule_for(arrow_type: pa.DataType) -> Rule | None:
+    return next((rule for rule in RULES if rule.matches(arrow_type)), None)
 
 
-def is_list(kind: pa.DataType) -> bool:
+def is_list(arrow_type: pa.DataType) -> bool:
     checks = ("list", "large_list", "fixed_size_list", "list_view", "large_list_view")
-    return any(getattr(pa.types, f"is_{check}")(kind) for check in checks)
+    return any(getattr(pa.types, f"is_{check}")(arrow_type) for check in checks)
 
 
 def parquet_name(name: str) -> str:
@@ -254,33 +277,49 @@ _PARAMETERS = re.compile(r"(decimal|fixed|geometry|geography)\s*(?:[(\[]\s*(.*?)
 
 def spelled(iceberg: str) -> str:
     """One spelling for types that writers space differently."""
-    found = re.fullmatch(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)", iceberg)
-    return iceberg if found is None else f"decimal({found[1]}, {found[2]})"
+    decimal = re.fullmatch(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)", iceberg)
+    return iceberg if decimal is None else f"decimal({decimal[1]}, {decimal[2]})"
 
 
+@lru_cache(maxsize=1_000)
 def primitive(iceberg: str) -> Primitive:
     if iceberg in PRIMITIVES:
         return PRIMITIVES[iceberg]
-    found = _PARAMETERS.fullmatch(iceberg)
-    match found and found[1]:
+    parts = _PARAMETERS.fullmatch(iceberg)
+    match parts and parts[1]:
         case "decimal":
-            digits = pa.decimal128(*(int(part) for part in found[2].split(",")))  # type: ignore[index]
+            digits = pa.decimal128(*(int(part) for part in parts[2].split(",")))  # type: ignore[index]
             text = f"decimal({digits.precision},{digits.scale})"
-            return Primitive(digits, digits, text, text.upper())
+            return _primitive(digits, text, text.upper())
         case "fixed":
-            return Primitive(pa.binary(int(found[2])), pa.binary(), "binary", "BLOB")  # type: ignore[index]
+            return Primitive(
+                pa.binary(int(parts[2])),  # type: ignore[index]
+                pa.binary(),
+                "binary",
+                "BLOB",
+                SqlType("BLOB"),
+                direct=False,
+            )
         case "geometry" | "geography":
-            return Primitive(pa.binary(), pa.binary(), None, "BLOB", False)
-    raise Refused("the type cannot be read")
+            return Primitive(pa.binary(), pa.binary(), None, "BLOB", None, direct=False)
+    raise TypeRefused("the type cannot be read")
+
+
+def known_type(iceberg: object) -> Primitive | None:
+    """None for what is nested, and for types that cannot be read."""
+    try:
+        return primitive(iceberg) if isinstance(iceberg, str) else None
+    except TypeRefused:
+        return None
 
 
 def geo_metadata(iceberg: str) -> dict[bytes, bytes]:
-    found = _PARAMETERS.fullmatch(iceberg)
-    if found is None or found[1] not in ("geometry", "geography"):
+    parts = _PARAMETERS.fullmatch(iceberg)
+    if parts is None or parts[1] not in ("geometry", "geography"):
         return {}
-    system, _, edges = (part.strip() for part in (found[2] or "").partition(","))
+    system, _, edges = (part.strip() for part in (parts[2] or "").partition(","))
     about = {"crs": system or "OGC:CRS84"}
-    if found[1] == "geography":
+    if parts[1] == "geography":
         about["edges"] = edges or "spherical"
     return dict(zip(EXTENSION_MARKS, (b"geoarrow.wkb", json.dumps(about).encode()), strict=True))
 

@@ -3,7 +3,7 @@
 A column has up to three forms. *Declared* is the Arrow field that clients gave and get back. *Stored* is the plain form
 in which Spark and DuckDB pass rows through Parquet files; ``storage.py`` turns values from one into the other.
 *Iceberg* is what the table's schema says. Where the Iceberg type alone would not lead back to the declared field, the
-field itself is remembered as text beside it (``StoredColumn.remembered``). The types are in ``type_table.py``.
+field itself is remembered as text beside it (``remember``). The types are in ``type_table.py``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import base64
 import binascii
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -20,12 +19,14 @@ import pyarrow as pa
 from sparkport.catalog.defaults import DEFAULT_MARK
 from sparkport.catalog.names import COMMENT_MARK
 from sparkport.errors import Unsupported
+from sparkport.filters.sql import quote_identifier
 from sparkport.lakehouse.columns.type_table import (
     EXTENSION_MARKS,
     Primitive,
-    Refused,
+    TypeRefused,
     geo_metadata,
     is_list,
+    known_type,
     parquet_name,
     primitive,
     rule_for,
@@ -34,13 +35,12 @@ from sparkport.lakehouse.columns.type_table import (
 
 __all__ = [
     "IcebergType",
-    "StoredColumn",
     "declared_field",
-    "duckdb_type",
     "plan_column",
     "pushable",
     "remember",
     "spark_type",
+    "sql_type",
     "stored_columns",
     "stored_type",
 ]
@@ -61,28 +61,19 @@ UNION_TAG = "union_tag"
 _KEPT_ELSEWHERE = (COMMENT_MARK, DEFAULT_MARK)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredColumn:
-    """A column as a new table's schema has it, and the declared field where that must be remembered."""
-
-    iceberg: Json
-    remembered: str | None
-
-
-def _unsupported(column: str, kind: object, why: str) -> Unsupported:
-    return Unsupported(f"column '{column}' cannot be of type {kind} in the lakehouse: {why}")
+def _unsupported(column: str, refused_type: object, why: str) -> Unsupported:
+    return Unsupported(f"column '{column}' cannot be of type {refused_type} in the lakehouse: {why}")
 
 
 # From Arrow to Iceberg.
 
 
-def plan_column(field: pa.Field, next_id: Callable[[], int]) -> StoredColumn:
-    """How a new column is stored; Unsupported, with its name and type, where it cannot be kept."""
+def plan_column(field: pa.Field, next_id: Callable[[], int]) -> Json:
+    """A new column as the table's schema has it; Unsupported, with its name and type, where it cannot be kept."""
     try:
-        planned = _plan_field(field, next_id)
-    except Refused as exc:
+        return _plan_field(field, next_id)
+    except TypeRefused as exc:
         raise _unsupported(field.name, field.type, str(exc)) from None
-    return StoredColumn(planned, remember(field, planned))
 
 
 def remember(field: pa.Field, iceberg_field: Json) -> str | None:
@@ -104,42 +95,42 @@ def _plan_field(field: pa.Field, next_id: Callable[[], int]) -> Json:
     return planned
 
 
-def _plan_type(kind: pa.DataType, next_id: Callable[[], int]) -> IcebergType:
-    rule = rule_for(kind)
+def _plan_type(arrow_type: pa.DataType, next_id: Callable[[], int]) -> IcebergType:
+    rule = rule_for(arrow_type)
     if rule is not None:
-        return rule.iceberg(kind)
-    if isinstance(kind, pa.BaseExtensionType):
-        return _plan_type(kind.storage_type, next_id)
-    if pa.types.is_dictionary(kind):
-        if rule_for(kind.value_type) is None or isinstance(kind.value_type, pa.BaseExtensionType):
-            raise Refused("a dictionary can only have plain values")
-        return _plan_type(kind.value_type, next_id)
-    if is_list(kind):
-        item = {"type": "list", "element-id": next_id(), "element-required": not kind.value_field.nullable}
-        return {**item, "element": _plan_type(kind.value_type, next_id)}
-    if pa.types.is_map(kind):
-        return _plan_map(kind, next_id)
-    if pa.types.is_struct(kind):
-        fields = [kind.field(index) for index in range(kind.num_fields)]
+        return rule.iceberg(arrow_type)
+    if isinstance(arrow_type, pa.BaseExtensionType):
+        return _plan_type(arrow_type.storage_type, next_id)
+    if pa.types.is_dictionary(arrow_type):
+        if rule_for(arrow_type.value_type) is None or isinstance(arrow_type.value_type, pa.BaseExtensionType):
+            raise TypeRefused("a dictionary can only have plain values")
+        return _plan_type(arrow_type.value_type, next_id)
+    if is_list(arrow_type):
+        item = {"type": "list", "element-id": next_id(), "element-required": not arrow_type.value_field.nullable}
+        return {**item, "element": _plan_type(arrow_type.value_type, next_id)}
+    if pa.types.is_map(arrow_type):
+        return _plan_map(arrow_type, next_id)
+    if pa.types.is_struct(arrow_type):
+        fields = [arrow_type.field(index) for index in range(arrow_type.num_fields)]
         _check_names([field.name for field in fields])
         return {"type": "struct", "fields": [_plan_field(field, next_id) for field in fields]}
-    if pa.types.is_union(kind):
-        return _plan_union(kind, next_id)
-    raise Refused("nothing in it keeps such values" if not pa.types.is_null(kind) else "it has no values")
+    if pa.types.is_union(arrow_type):
+        return _plan_union(arrow_type, next_id)
+    raise TypeRefused("nothing in it keeps such values" if not pa.types.is_null(arrow_type) else "it has no values")
 
 
-def _plan_map(kind: pa.DataType, next_id: Callable[[], int]) -> Json:
-    if any(pa.types.is_map(part) for part in _parts(kind.key_type)):
-        raise Refused("a map's key cannot hold a map")
+def _plan_map(arrow_type: pa.DataType, next_id: Callable[[], int]) -> Json:
+    if any(pa.types.is_map(part) for part in _parts(arrow_type.key_type)):
+        raise TypeRefused("a map's key cannot hold a map")
     planned = {"type": "map", "key-id": next_id(), "value-id": next_id()}
-    planned["key"] = _plan_type(kind.key_type, next_id)
-    planned["value"] = _plan_type(kind.item_type, next_id)
-    return {**planned, "value-required": not kind.item_field.nullable}
+    planned["key"] = _plan_type(arrow_type.key_type, next_id)
+    planned["value"] = _plan_type(arrow_type.item_type, next_id)
+    return {**planned, "value-required": not arrow_type.item_field.nullable}
 
 
-def _plan_union(kind: pa.DataType, next_id: Callable[[], int]) -> Json:
-    """A struct with the member's code before all members, of which at most one is not null."""
-    members = [kind.field(index).with_nullable(True) for index in range(kind.num_fields)]
+def _plan_union(arrow_type: pa.DataType, next_id: Callable[[], int]) -> Json:
+    """A struct with the member's code before all members; at most one of these is not null."""
+    members = [arrow_type.field(index).with_nullable(True) for index in range(arrow_type.num_fields)]
     tag = UNION_TAG
     while tag.casefold() in {member.name.casefold() for member in members}:
         tag += "_"
@@ -151,23 +142,23 @@ def _plan_union(kind: pa.DataType, next_id: Callable[[], int]) -> Json:
 def _check_names(names: list[str]) -> None:
     """Spark and DuckDB find nested fields by name, without regard to case."""
     if not names:
-        raise Refused("a struct needs at least one field")
+        raise TypeRefused("a struct needs at least one field")
     if not all(names):
-        raise Refused("its fields need names")
+        raise TypeRefused("its fields need names")
     if any(len({change(name) for name in names}) < len(names) for change in (str.casefold, _folded_parquet_name)):
-        raise Refused("two of its fields have the same name")
+        raise TypeRefused("two of its fields have the same name")
 
 
 def _folded_parquet_name(name: str) -> str:
     return parquet_name(name).casefold()
 
 
-def _parts(kind: pa.DataType) -> Iterator[pa.DataType]:
-    yield kind
-    if isinstance(kind, pa.BaseExtensionType):
-        yield from _parts(kind.storage_type)
-    for index in range(kind.num_fields):
-        yield from _parts(kind.field(index).type)
+def _parts(arrow_type: pa.DataType) -> Iterator[pa.DataType]:
+    yield arrow_type
+    if isinstance(arrow_type, pa.BaseExtensionType):
+        yield from _parts(arrow_type.storage_type)
+    for index in range(arrow_type.num_fields):
+        yield from _parts(arrow_type.field(index).type)
 
 
 # From Iceberg to Arrow.
@@ -176,13 +167,13 @@ def _parts(kind: pa.DataType) -> Iterator[pa.DataType]:
 def declared_field(iceberg_field: Json, remembered: str | None) -> pa.Field:
     """What clients see for a column of any Iceberg table; Unsupported for types that cannot be read (variant).
 
-    Name, nullability and comment are the schema's. Of the remembered type counts what still fits: other writers may
+    Name, nullability and comment are the schema's. The remembered type counts where it still fits: other writers may
     have widened a column, or changed the fields of a struct.
     """
     field = None if remembered is None else _recall(remembered)
     try:
         return _declared(iceberg_field, field)
-    except Refused as exc:
+    except TypeRefused as exc:
         raise _unsupported(iceberg_field["name"], iceberg_field["type"], str(exc)) from None
 
 
@@ -199,60 +190,68 @@ def _declared(iceberg_field: Json, remembered: pa.Field | None) -> pa.Field:
     if remembered is None:
         return native
     metadata = {key: value for key, value in (remembered.metadata or {}).items() if key != COMMENT_MARK}
-    kind = _fitted(iceberg_field["type"], remembered.type)
-    if kind is None:
-        kind = native.type
+    arrow_type = _fitted(iceberg_field["type"], remembered.type)
+    if arrow_type is None:
+        arrow_type = native.type
         metadata = {key: value for key, value in metadata.items() if key not in EXTENSION_MARKS}
     metadata = {**(native.metadata or {}), **metadata}
-    return pa.field(native.name, kind, nullable=native.nullable, metadata=metadata or None)
+    return pa.field(native.name, arrow_type, nullable=native.nullable, metadata=metadata or None)
 
 
-def _fitted(iceberg: IcebergType, kind: pa.DataType) -> pa.DataType | None:
+def _fitted(iceberg: IcebergType, arrow_type: pa.DataType) -> pa.DataType | None:
     """The remembered type, with names and nullability as the schema has them now; None where it no longer fits."""
-    rule = rule_for(kind)
+    rule = rule_for(arrow_type)
     if rule is not None:
-        return kind if isinstance(iceberg, str) and rule.iceberg(kind) == spelled(iceberg) else None
-    if isinstance(kind, pa.BaseExtensionType):
-        return kind if _fitted(iceberg, kind.storage_type) == kind.storage_type else None
-    if pa.types.is_dictionary(kind):
-        return kind if _fitted(iceberg, kind.value_type) == kind.value_type else None
+        return arrow_type if isinstance(iceberg, str) and rule.iceberg(arrow_type) == spelled(iceberg) else None
+    if isinstance(arrow_type, pa.BaseExtensionType):
+        return arrow_type if _fitted(iceberg, arrow_type.storage_type) == arrow_type.storage_type else None
+    if pa.types.is_dictionary(arrow_type):
+        return arrow_type if _fitted(iceberg, arrow_type.value_type) == arrow_type.value_type else None
     if isinstance(iceberg, str):
         return None
-    if is_list(kind) and iceberg["type"] == "list":
-        return _list_like(kind, _declared(_element(iceberg), kind.value_field).with_name(kind.value_field.name))
-    if pa.types.is_map(kind) and iceberg["type"] == "map":
+    if is_list(arrow_type) and iceberg["type"] == "list":
+        return _list_like(
+            arrow_type, _declared(_element(iceberg), arrow_type.value_field).with_name(arrow_type.value_field.name)
+        )
+    if pa.types.is_map(arrow_type) and iceberg["type"] == "map":
         key, value = _key(iceberg), _value(iceberg)
-        key_field = _declared(key, kind.key_field).with_name(kind.key_field.name)
-        value_field = _declared(value, kind.item_field).with_name(kind.item_field.name)
-        return pa.map_(key_field, value_field, keys_sorted=kind.keys_sorted)
-    if pa.types.is_struct(kind) and iceberg["type"] == "struct":
-        known = {kind.field(index).name: kind.field(index) for index in range(kind.num_fields)}
+        key_field = _declared(key, arrow_type.key_field).with_name(arrow_type.key_field.name)
+        value_field = _declared(value, arrow_type.item_field).with_name(arrow_type.item_field.name)
+        return pa.map_(key_field, value_field, keys_sorted=arrow_type.keys_sorted)
+    if pa.types.is_struct(arrow_type) and iceberg["type"] == "struct":
+        known = {arrow_type.field(index).name: arrow_type.field(index) for index in range(arrow_type.num_fields)}
         return pa.struct([_declared(field, known.get(field["name"])) for field in iceberg["fields"]])
-    if pa.types.is_union(kind) and iceberg["type"] == "struct" and len(iceberg["fields"]) == kind.num_fields + 1:
-        members = [kind.field(index) for index in range(kind.num_fields)]
+    if (
+        pa.types.is_union(arrow_type)
+        and iceberg["type"] == "struct"
+        and len(iceberg["fields"]) == arrow_type.num_fields + 1
+    ):
+        members = [arrow_type.field(index) for index in range(arrow_type.num_fields)]
         fits = all(
             _fitted(field["type"], member.type) == member.type
             for field, member in zip(iceberg["fields"][1:], members, strict=True)
         )
-        return kind if fits else None
+        return arrow_type if fits else None
     return None
 
 
-def _list_like(kind: pa.DataType, item: pa.Field) -> pa.DataType:
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(item, kind.list_size)
-    if pa.types.is_large_list(kind):
+def _list_like(arrow_type: pa.DataType, item: pa.Field) -> pa.DataType:
+    if pa.types.is_fixed_size_list(arrow_type):
+        return pa.list_(item, arrow_type.list_size)
+    if pa.types.is_large_list(arrow_type):
         return pa.large_list(item)
-    if pa.types.is_list_view(kind):
+    if pa.types.is_list_view(arrow_type):
         return pa.list_view(item)
-    return pa.large_list_view(item) if pa.types.is_large_list_view(kind) else pa.list_(item)
+    return pa.large_list_view(item) if pa.types.is_large_list_view(arrow_type) else pa.list_(item)
 
 
 def _native_field(iceberg_field: Json) -> pa.Field:
-    kind, metadata = _native(iceberg_field["type"])
+    arrow_type, metadata = _native(iceberg_field["type"])
     if iceberg_field.get("doc"):
         metadata = {**metadata, COMMENT_MARK: iceberg_field["doc"].encode()}
-    return pa.field(iceberg_field["name"], kind, nullable=not iceberg_field["required"], metadata=metadata or None)
+    return pa.field(
+        iceberg_field["name"], arrow_type, nullable=not iceberg_field["required"], metadata=metadata or None
+    )
 
 
 def _native(iceberg: IcebergType) -> tuple[pa.DataType, dict[bytes, bytes]]:
@@ -265,7 +264,7 @@ def _native(iceberg: IcebergType) -> tuple[pa.DataType, dict[bytes, bytes]]:
             return pa.list_(_native_field(_element(iceberg))), {}
         case "map":
             return pa.map_(_native_field(_key(iceberg)), _native_field(_value(iceberg))), {}
-    raise Refused("the type is not known")
+    raise TypeRefused("the type is not known")
 
 
 def _element(iceberg: Json) -> Json:
@@ -285,6 +284,8 @@ def _value(iceberg: Json) -> Json:
 
 def stored_type(iceberg: IcebergType) -> pa.DataType:
     """The Arrow type in which rows are staged for Spark and come back from DuckDB (there with ``parquet_name``s)."""
+    if (known := known_type(iceberg)) is not None:  # asked for with each row that is changed
+        return known.stored
     return _fold(
         iceberg,
         leaf=lambda _, known: known.stored,
@@ -314,12 +315,11 @@ def spark_type(iceberg: IcebergType) -> str:
     return _fold(iceberg, leaf=leaf, struct=struct, items="array<{}>".format, entries="map<{}, {}>".format)
 
 
-def duckdb_type(iceberg: IcebergType) -> str:
-    """The type for ``read_parquet``'s schema map: fields of structs have the names that they have in the files."""
+def sql_type(iceberg: IcebergType) -> str:
+    """The type as DuckDB spells it."""
 
     def struct(fields: list[tuple[str, str]]) -> str:
-        quoted = ((parquet_name(name).replace('"', '""'), text) for name, text in fields)
-        return "STRUCT(" + ", ".join(f'"{name}" {text}' for name, text in quoted) + ")"
+        return "STRUCT(" + ", ".join(f"{quote_identifier(name)} {text}" for name, text in fields) + ")"
 
     return _fold(
         iceberg, leaf=lambda _, known: known.duckdb, struct=struct, items="{}[]".format, entries="MAP({}, {})".format
@@ -344,11 +344,11 @@ def _fold(
                 return items(fold(element))
             case {"type": "map", "key": key, "value": value}:
                 return entries(fold(key), fold(value))
-        raise Refused("the type is not known")
+        raise TypeRefused("the type is not known")
 
     try:
         return fold(iceberg)
-    except Refused as exc:
+    except TypeRefused as exc:
         raise Unsupported(f"a column of type {iceberg} cannot be read: {exc}") from None
 
 
@@ -363,23 +363,23 @@ def pushable(iceberg_field: Json, declared: pa.Field) -> bool:
 def _pushable(iceberg: IcebergType, declared: pa.Field) -> bool:
     if EXTENSION_MARKS[0] in (declared.metadata or {}):
         return False
-    kind = declared.type
-    if pa.types.is_dictionary(kind):
-        return _pushable(iceberg, declared.with_type(kind.value_type))
+    arrow_type = declared.type
+    if pa.types.is_dictionary(arrow_type):
+        return _pushable(iceberg, declared.with_type(arrow_type.value_type))
     if isinstance(iceberg, str):
         known = primitive(iceberg)
-        if known.arrow == kind:
-            return known.compares
-        rule = rule_for(kind)
-        return rule is not None and rule.compares and rule.iceberg(kind) == spelled(iceberg)
-    if pa.types.is_struct(kind):
+        if known.arrow == arrow_type:
+            return known.filtered is not None
+        rule = rule_for(arrow_type)
+        return rule is not None and rule.compares and rule.iceberg(arrow_type) == spelled(iceberg)
+    if pa.types.is_struct(arrow_type):
         return iceberg["type"] == "struct" and all(
-            parquet_name(field["name"]) == field["name"] and _pushable(field["type"], kind.field(index))
+            parquet_name(field["name"]) == field["name"] and _pushable(field["type"], arrow_type.field(index))
             for index, field in enumerate(iceberg["fields"])
         )
-    if is_list(kind) and not pa.types.is_fixed_size_list(kind):
-        return iceberg["type"] == "list" and _pushable(iceberg["element"], kind.value_field)
-    if pa.types.is_map(kind):
-        keys = _pushable(iceberg["key"], kind.key_field)
-        return keys and _pushable(iceberg["value"], kind.item_field)
+    if is_list(arrow_type) and not pa.types.is_fixed_size_list(arrow_type):
+        return iceberg["type"] == "list" and _pushable(iceberg["element"], arrow_type.value_field)
+    if pa.types.is_map(arrow_type):
+        keys = _pushable(iceberg["key"], arrow_type.key_field)
+        return keys and _pushable(iceberg["value"], arrow_type.item_field)
     return False

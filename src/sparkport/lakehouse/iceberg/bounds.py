@@ -10,23 +10,15 @@ import uuid
 from decimal import Decimal
 from typing import Any
 
-__all__ = ["decimal_shape", "decode"]
+__all__ = ["decode"]
 
 _DAY_MICROS = 86_400_000_000
 
 
-def decimal_shape(iceberg_type: Any) -> tuple[int, int] | None:
-    """Precision and scale of ``decimal(10, 2)``, None for any other type."""
-    if not isinstance(iceberg_type, str) or not iceberg_type.startswith("decimal("):
-        return None
-    precision, _, scale = iceberg_type[len("decimal(") : -1].partition(",")
-    return int(precision), int(scale)
-
-
 def decode(iceberg_type: Any, data: bytes | None) -> Any:
-    """A bound as a value of the column's type of today, None where it cannot be told.
+    """A bound as a value of the column's type of today, None where it is unknown.
 
-    The bytes are in the type that the column had when the file was written: the length tells about promotions.
+    The bytes are in the type that the column had when the file was written: the length shows promotions.
     """
     if data is None or not isinstance(iceberg_type, str):
         return None
@@ -61,8 +53,8 @@ def _decode(name: str, data: bytes) -> Any:
             return data
         case _ if name.startswith("fixed"):
             return data
-        case _ if (shape := decimal_shape(name)) is not None:
-            return _decimal(int.from_bytes(data, "big", signed=True), shape[1])
+        case _ if name.startswith("decimal("):
+            return _decimal(int.from_bytes(data, "big", signed=True), int(name[:-1].partition(",")[2]))
         case _:
             return None
 

@@ -26,10 +26,10 @@ _MAGIC = b"\xd1\xd3\x39\x64"
 _CACHED_BYTES = 128 << 20
 
 _vectors: BoundedCache[tuple[FileSystem, str, int], Positions] = BoundedCache(
-    _CACHED_BYTES, weigh=lambda found: int(found.nbytes)
+    _CACHED_BYTES, weigh=lambda positions: int(positions.nbytes), name="deletion_vectors"
 )
 _lists: BoundedCache[tuple[FileSystem, str], dict[str, Positions]] = BoundedCache(
-    _CACHED_BYTES, weigh=lambda found: sum(int(part.nbytes) + 200 for part in found.values())
+    _CACHED_BYTES, weigh=lambda lists: sum(int(part.nbytes) + 200 for part in lists.values())
 )
 
 
@@ -110,9 +110,9 @@ def _read_list(fs: FileSystem, path: str) -> dict[str, Positions]:
             table: Any = pq.read_table(source, columns=["file_path", "pos"])
     except (pa.ArrowException, OSError) as exc:
         raise InternalError(f"the list of deleted rows '{path}' cannot be read: {exc}") from exc
-    found: dict[str, Positions] = {}
+    positions: dict[str, Positions] = {}
     paths = table.column("file_path").combine_chunks()
     for name in pc.unique(paths).to_pylist():
         rows = table.column("pos").filter(pc.equal(paths, name))
-        found[name] = np.unique(rows.to_numpy().astype(np.int64, copy=False))
-    return found
+        positions[name] = np.unique(rows.to_numpy().astype(np.int64, copy=False))
+    return positions

@@ -15,17 +15,17 @@ __all__ = ["new_files", "sync_snapshot"]
 
 def new_files(fs: FileSystem, snapshot: Snapshot) -> list[str]:
     """All that a snapshot has and its parent has not: rows, deletes, and the lists of them."""
-    found = [snapshot.manifest_list]
+    paths = [snapshot.manifest_list]
     for listed in read_manifest_list(fs, snapshot.manifest_list):
         if listed["added_snapshot_id"] != snapshot.id:
             continue
-        found.append(listed["manifest_path"])
+        paths.append(listed["manifest_path"])
         for file in read_manifest(fs, listed):
             # A manifest that takes the place of others also names files that have been there before.
             written = file.file_sequence_number if isinstance(file, DataFile) else file.sequence_number
             if written == listed["sequence_number"]:
-                found.append(file.path)
-    return list(dict.fromkeys(found))
+                paths.append(file.path)
+    return list(dict.fromkeys(paths))
 
 
 def sync_snapshot(fs: FileSystem, location: str, snapshot: Snapshot) -> None:

@@ -11,9 +11,19 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sparkport.lakehouse.iceberg.numbers import numbered_next
+from sparkport.lakehouse.iceberg.version_numbers import numbered_next
 
-__all__ = ["Json", "clear_main", "drop_refs", "evolve_schema", "move_main", "new_table", "set_properties"]
+__all__ = [
+    "Json",
+    "add_on_main",
+    "clear_main",
+    "drop_refs",
+    "evolve_schema",
+    "move_main",
+    "new_table",
+    "set_properties",
+    "set_ref",
+]
 
 Json = dict[str, Any]
 
@@ -32,6 +42,7 @@ def new_table(
     properties: Mapping[str, str],
     partition_fields: Sequence[Json] = (),
     sort_fields: Sequence[Json] = (),
+    identifier_fields: Sequence[int] = (),
 ) -> Json:
     """A format v3 table without a snapshot."""
     specs = [{"spec-id": 0, "fields": list(partition_fields)}]
@@ -46,7 +57,7 @@ def new_table(
         "last-updated-ms": _now(),
         "last-column-id": last_column_id,
         "current-schema-id": 0,
-        "schemas": [{"type": "struct", "schema-id": 0, "fields": list(fields)}],
+        "schemas": [_schema(0, fields, identifier_fields)],
         "default-spec-id": 0,
         "partition-specs": specs,
         "last-partition-id": max([field["field-id"] for field in partition_fields], default=999),
@@ -66,13 +77,35 @@ def new_table(
 def move_main(metadata: Mapping[str, Any], snapshot_id: int, *, previous: str) -> Json:
     """``main`` on another snapshot that is in the metadata already; ``previous`` is where this metadata stands."""
     after = _changed(metadata, previous)
-    main = dict(after.get("refs", {}).get("main", {"type": "branch"}))
-    main["snapshot-id"] = snapshot_id
-    after["refs"] = {**after.get("refs", {}), "main": main}
-    after["current-snapshot-id"] = snapshot_id
-    log = [*after.get("snapshot-log", []), {"timestamp-ms": after["last-updated-ms"], "snapshot-id": snapshot_id}]
-    after["snapshot-log"] = log
+    _set_main(after, snapshot_id)
     return numbered_next(metadata, after)
+
+
+def add_on_main(metadata: Mapping[str, Any], snapshot: Mapping[str, Any], *, previous: str) -> Json:
+    """A new snapshot, and ``main`` on it."""
+    after = _changed(metadata, previous)
+    # The clock may stand behind that of the snapshot before it.
+    added = {**snapshot, "timestamp-ms": after["last-updated-ms"]}
+    after["snapshots"] = [*after.get("snapshots", []), added]
+    after["last-sequence-number"] = snapshot["sequence-number"]
+    _set_main(after, snapshot["snapshot-id"])
+    return numbered_next(metadata, after)
+
+
+def set_ref(metadata: Mapping[str, Any], name: str, ref: Mapping[str, Any], *, previous: str) -> Json:
+    """With a branch or tag."""
+    after = _changed(metadata, previous)
+    after["refs"] = {**after.get("refs", {}), name: dict(ref)}
+    return after
+
+
+def _set_main(metadata: Json, snapshot_id: int) -> None:
+    main = dict(metadata.get("refs", {}).get("main", {"type": "branch"}))
+    main["snapshot-id"] = snapshot_id
+    metadata["refs"] = {**metadata.get("refs", {}), "main": main}
+    metadata["current-snapshot-id"] = snapshot_id
+    entry = {"timestamp-ms": metadata["last-updated-ms"], "snapshot-id": snapshot_id}
+    metadata["snapshot-log"] = [*metadata.get("snapshot-log", []), entry]
 
 
 def clear_main(metadata: Mapping[str, Any], *, previous: str) -> Json:
@@ -96,20 +129,28 @@ def evolve_schema(
     *,
     last_column_id: int,
     properties: Mapping[str, str | None] | None = None,
+    identifier_fields: Sequence[int] = (),
     previous: str,
 ) -> Json:
     """Another current schema; an equal one that is there already is taken up again, as the format asks for."""
     after = _changed(metadata, previous)
-    fields = list(fields)
-    known = next((item for item in after["schemas"] if item["fields"] == fields), None)
+    identified = set(identifier_fields)
+    known = next(
+        (
+            item
+            for item in after["schemas"]
+            if item["fields"] == list(fields) and set(item.get("identifier-field-ids") or ()) == identified
+        ),
+        None,
+    )
     if known is None:
         number = max(item["schema-id"] for item in after["schemas"]) + 1
-        known = {"type": "struct", "schema-id": number, "fields": fields}
+        known = _schema(number, fields, identifier_fields)
         after["schemas"] = [*after["schemas"], known]
     after["current-schema-id"] = known["schema-id"]
     after["last-column-id"] = max(last_column_id, after["last-column-id"])
     _merge(after, properties or {})
-    # No log tells changes of the schema, and catalogs that write metadata themselves do not count them.
+    # No log has changes of the schema, and catalogs that write metadata themselves do not count them.
     return numbered_next(metadata, after)
 
 
@@ -118,6 +159,11 @@ def set_properties(metadata: Mapping[str, Any], properties: Mapping[str, str | N
     after = _changed(metadata, previous)
     _merge(after, properties)
     return after
+
+
+def _schema(number: int, fields: Sequence[Json], identifier_fields: Sequence[int]) -> Json:
+    schema = {"type": "struct", "schema-id": number, "fields": list(fields)}
+    return {**schema, "identifier-field-ids": list(identifier_fields)} if identifier_fields else schema
 
 
 def _merge(metadata: Json, properties: Mapping[str, str | None]) -> None:

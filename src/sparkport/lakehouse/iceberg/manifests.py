@@ -14,14 +14,22 @@ from sparkport.lakehouse.cache import BoundedCache
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg.bounds import decode
 
-__all__ = ["DataFile", "DeleteFile", "ROW_ID_FIELD", "SEQUENCE_FIELD", "read_manifest", "read_manifest_list"]
+__all__ = [
+    "DataFile",
+    "DeleteFile",
+    "ROW_ID_FIELD",
+    "SEQUENCE_FIELD",
+    "read_manifest",
+    "read_manifest_list",
+    "read_records",
+]
 
 ROW_ID_FIELD = 2147483540
 SEQUENCE_FIELD = 2147483539
 _FILE_PATH_FIELD = 2147483546
 
 _ADDED, _DELETED = 1, 2
-_DATA, _POSITION_DELETES, _EQUALITY_DELETES = 0, 1, 2
+_DATA, _EQUALITY_DELETES = 0, 2
 _CACHED_FILES = 200_000
 _COUNTED_COLUMNS = 100  # where writers stop to count by default
 
@@ -93,25 +101,25 @@ class DataFile:
     def row_id_bounds(self) -> tuple[int, int] | None:
         """The first and the last row id that can be in the file, None where nothing is known."""
         lower, upper = self.bounds(ROW_ID_FIELD, "long")
-        own = None
+        derived = None
         if self.first_row_id is not None:
-            own = (self.first_row_id, self.first_row_id + self.record_count - 1)
+            derived = (self.first_row_id, self.first_row_id + self.record_count - 1)
         if lower is None or upper is None:
-            # Rewritten files hold row ids of their own. Only a file that counts all its columns tells that it has none.
+            # Rewritten files hold row ids of their own. Only a file that counts all its columns shows that it has none.
             counted = 0 < len(self.value_counts) < _COUNTED_COLUMNS and ROW_ID_FIELD not in self.value_counts
-            return own if counted else None
+            return derived if counted else None
         if self.null_counts.get(ROW_ID_FIELD) == 0:
             return (lower, upper)
-        return None if own is None else (min(lower, own[0]), max(upper, own[1]))
+        return None if derived is None else (min(lower, derived[0]), max(upper, derived[1]))
 
 
 _Entry: TypeAlias = DataFile | DeleteFile
 _Key: TypeAlias = tuple[FileSystem, str, int, int | None]
-_cache: BoundedCache[_Key, tuple[_Entry, ...]] = BoundedCache(_CACHED_FILES, weigh=len)
+_cache: BoundedCache[_Key, tuple[_Entry, ...]] = BoundedCache(_CACHED_FILES, weigh=len, name="manifests")
 
 
 def read_manifest_list(fs: FileSystem, path: str) -> list[dict[str, Any]]:
-    return list(_records(fs, path))
+    return list(read_records(fs, path))
 
 
 def read_manifest(fs: FileSystem, entry: Mapping[str, Any]) -> tuple[_Entry, ...]:
@@ -121,10 +129,11 @@ def read_manifest(fs: FileSystem, entry: Mapping[str, Any]) -> tuple[_Entry, ...
     path = entry["manifest_path"]
     # A commit that is tried again lists the same manifest with other numbers, so they are part of the key.
     key = (fs, path, sequence_number, first_row_id)
-    return _cache.get(key, lambda: tuple(_live_files(_records(fs, path), entry, sequence_number, first_row_id)))
+    return _cache.get(key, lambda: tuple(_live_files(read_records(fs, path), entry, sequence_number, first_row_id)))
 
 
-def _records(fs: FileSystem, path: str) -> Iterator[dict[str, Any]]:
+def read_records(fs: FileSystem, path: str) -> Iterator[dict[str, Any]]:
+    """The records of a manifest or of a list of manifests, as they are."""
     data = fs.read_bytes(path)
     try:
         for record in fastavro.reader(io.BytesIO(data)):
@@ -144,9 +153,9 @@ def _live_files(
         if record["status"] == _DELETED:
             continue
         file = record["data_file"]
-        own = record.get("sequence_number")
-        inherits = own is None and (sequence_number == 0 or record["status"] == _ADDED)
-        sequence = sequence_number if inherits else own or 0
+        explicit = record.get("sequence_number")
+        inherits = explicit is None and (sequence_number == 0 or record["status"] == _ADDED)
+        sequence = sequence_number if inherits else explicit or 0
         written = record.get("file_sequence_number")
         if (file.get("content") or _DATA) != _DATA:
             yield _delete_file(file, spec_id, sequence)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -13,7 +14,16 @@ from sparkport.errors import InternalError, VersionNotFound
 from sparkport.lakehouse.cache import BoundedCache
 from sparkport.lakehouse.files import FileSystem
 
-__all__ = ["IcebergSchema", "Snapshot", "TableMetadata", "load", "parse"]
+__all__ = ["BRANCH", "IcebergSchema", "MARK", "ROLLED_BACK", "Snapshot", "TableMetadata", "load", "parse"]
+
+MARK = "sparkport.mark"
+"""What every snapshot has in its summary that we let Spark make."""
+
+BRANCH = "sparkport_"
+"""What the names of our branches begin with; the rest is the server's id and a number."""
+
+ROLLED_BACK = "sparkport.rolled-back"
+"""In a snapshot's summary, which one it brings back; in a table's properties, the last commit that brought one back."""
 
 IcebergSchema: TypeAlias = Mapping[str, Any]
 
@@ -38,6 +48,11 @@ class Snapshot:
     def operation(self) -> str:
         return self.summary.get("operation", "")
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether a server of sparkport has made it."""
+        return MARK in self.summary
+
 
 class TableMetadata:
     """A read-only view over the metadata JSON, which keeps the keys that nobody here knows."""
@@ -50,7 +65,7 @@ class TableMetadata:
         self.metadata_location = metadata_location
         schemas = json.get("schemas") or [json["schema"]]
         self._schemas: Mapping[int, IcebergSchema] = {schema.get("schema-id", 0): schema for schema in schemas}
-        self._snapshots = {found["snapshot-id"]: found for found in json.get("snapshots") or ()}
+        self._snapshots = {entry["snapshot-id"]: entry for entry in json.get("snapshots") or ()}
 
     @property
     def location(self) -> str:
@@ -84,20 +99,12 @@ class TableMetadata:
     @property
     def main_snapshot_id(self) -> int | None:
         """The snapshot that readers see, None for a table that never had a row."""
-        found = (self.refs.get("main") or {}).get("snapshot-id", self.json.get("current-snapshot-id"))
-        return None if found in (None, -1) else int(found)
-
-    @property
-    def last_sequence_number(self) -> int:
-        return int(self.json.get("last-sequence-number", 0))
+        snapshot_id = (self.refs.get("main") or {}).get("snapshot-id", self.json.get("current-snapshot-id"))
+        return None if snapshot_id in (None, -1) else int(snapshot_id)
 
     @property
     def last_updated_ms(self) -> int:
         return int(self.json.get("last-updated-ms", 0))
-
-    @property
-    def next_row_id(self) -> int:
-        return int(self.json.get("next-row-id") or 0)
 
     @property
     def snapshot_log(self) -> tuple[Mapping[str, Any], ...]:
@@ -122,12 +129,12 @@ class TableMetadata:
         return snapshot_id in self._snapshots
 
     def snapshot(self, snapshot_id: int) -> Snapshot:
-        found = self._snapshots.get(snapshot_id)
-        if found is None:
+        entry = self._snapshots.get(snapshot_id)
+        if entry is None:
             oldest = min((snap["timestamp-ms"] for snap in self._snapshots.values()), default=None)
             left = "none is left" if oldest is None else f"the oldest one left is of {oldest} ms since 1970"
             raise VersionNotFound(f"snapshot {snapshot_id} not found: {left}")
-        return _snapshot(found)
+        return _snapshot(entry)
 
     def schema_of(self, snapshot_id: int | None) -> IcebergSchema:
         """The schema that a snapshot was written with; what ``main`` shows has the table's schema of today."""
@@ -136,27 +143,35 @@ class TableMetadata:
         schema_id = self.snapshot(snapshot_id).schema_id
         return self._schemas.get(schema_id, self.current_schema) if schema_id is not None else self.current_schema
 
+    @property
+    def _rolled_back_by(self) -> int:
+        """The last commit that has brought old rows back, with the lineage that they had; 0 for none."""
+        noted = self.properties.get(ROLLED_BACK, "0")
+        return int(noted) if noted.isascii() and noted.isdigit() else 0
+
     def ancestors(self, snapshot_id: int | None) -> Iterator[Snapshot]:
         """A snapshot and the ones that it came from, newest first, as far back as they are known."""
         while snapshot_id is not None and snapshot_id in self._snapshots:
-            found = self.snapshot(snapshot_id)
-            yield found
-            snapshot_id = found.parent_id
+            snapshot = self.snapshot(snapshot_id)
+            yield snapshot
+            snapshot_id = snapshot.parent_id
 
     def descends_from(self, snapshot_id: int | None, sequence_number: int) -> bool:
         """Whether ``main`` came from a snapshot; not if it was rolled back, or set to another line, since.
 
-        Snapshots in between may have expired: then the log of ``main`` tells whether it ever went back.
+        Snapshots in between may have expired: then the log of ``main`` shows whether it ever went back.
         """
         if snapshot_id is None:
             return True
+        if sequence_number < self._rolled_back_by:
+            return False
         oldest: Snapshot | None = None
-        for found in self.ancestors(self.main_snapshot_id):
-            if found.id == snapshot_id:
+        for ancestor in self.ancestors(self.main_snapshot_id):
+            if ancestor.id == snapshot_id:
                 return True
-            if found.sequence_number < sequence_number:
+            if ancestor.sequence_number < sequence_number:
                 return False
-            oldest = found
+            oldest = ancestor
         if oldest is None or oldest.parent_id is None:
             return False
         moves = [entry["snapshot-id"] for entry in self.snapshot_log]
@@ -165,25 +180,27 @@ class TableMetadata:
         return all(number >= sequence_number for number in later)
 
 
-def _snapshot(found: Mapping[str, Any]) -> Snapshot:
-    if "manifest-list" not in found:
-        raise InternalError(f"snapshot {found['snapshot-id']} has no manifest list: tables of before 2019 are not read")
+def _snapshot(entry: Mapping[str, Any]) -> Snapshot:
+    if "manifest-list" not in entry:
+        raise InternalError(f"snapshot {entry['snapshot-id']} has no manifest list: tables of before 2019 are not read")
     return Snapshot(
-        id=found["snapshot-id"],
-        parent_id=found.get("parent-snapshot-id"),
-        sequence_number=found.get("sequence-number", 0),
-        timestamp_ms=found["timestamp-ms"],
-        schema_id=found.get("schema-id"),
-        manifest_list=found["manifest-list"],
-        summary=MappingProxyType(dict(found.get("summary") or {})),
-        first_row_id=found.get("first-row-id"),
+        id=entry["snapshot-id"],
+        parent_id=entry.get("parent-snapshot-id"),
+        sequence_number=entry.get("sequence-number", 0),
+        timestamp_ms=entry["timestamp-ms"],
+        schema_id=entry.get("schema-id"),
+        manifest_list=entry["manifest-list"],
+        summary=MappingProxyType(dict(entry.get("summary") or {})),
+        first_row_id=entry.get("first-row-id"),
     )
 
 
 _IDS = frozenset({"id", "element-id", "key-id", "value-id"})
 
 _Loaded: TypeAlias = tuple[TableMetadata, int]
-_cache: BoundedCache[tuple[FileSystem, str], _Loaded] = BoundedCache(_CACHED_BYTES, weigh=lambda loaded: loaded[1])
+_cache: BoundedCache[tuple[FileSystem, str], _Loaded] = BoundedCache(
+    _CACHED_BYTES, weigh=lambda loaded: loaded[1], name="metadata"
+)
 
 
 def load(fs: FileSystem, metadata_location: str) -> TableMetadata:
@@ -200,11 +217,11 @@ def parse(data: bytes, metadata_location: str = "") -> TableMetadata:
     """Metadata from the bytes of its file, gzip-compressed or not."""
     try:
         text = gzip.decompress(data) if data.startswith(_GZIP) else data
-        found = TableMetadata(json.loads(text), metadata_location)
-        _require_numbers(found)
-    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
+        metadata = TableMetadata(json.loads(text), metadata_location)
+        _require_numbers(metadata)
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as exc:
         raise InternalError(f"table metadata '{metadata_location}' cannot be read: {exc}") from exc
-    return found
+    return metadata
 
 
 def _require_numbers(metadata: TableMetadata) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sparkport.lakehouse.faults import fault
 from sparkport.lakehouse.files import FileSystem
-from sparkport.lakehouse.iceberg.numbers import numbered
+from sparkport.lakehouse.iceberg.version_numbers import numbered
 
 __all__ = ["write_metadata"]
 
@@ -18,8 +18,8 @@ def write_metadata(fs: FileSystem, metadata: dict[str, Any], previous: str | Non
     """Write the metadata that comes after ``previous``; where it is."""
     number = 0
     if previous is not None:
-        found = re.match(r"v?(\d+)", previous.rpartition("/")[2])
-        number = int(found.group(1)) + 1 if found else 1
+        match = re.match(r"v?(\d+)", previous.rpartition("/")[2])
+        number = int(match.group(1)) + 1 if match else 1
     location = f"{metadata['location']}/metadata/{number:05d}-{uuid.uuid4()}.metadata.json"
     fault("metadata.before")
     fs.write_new(location, json.dumps(numbered(metadata)).encode())

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, TypeAlias
 
 from sparkport.errors import Conflict, NotFound
 from sparkport.lakehouse.cache import BoundedCache
+from sparkport.lakehouse.cached import cached_property
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg.manifests import ROW_ID_FIELD, DataFile, DeleteFile, read_manifest, read_manifest_list
 from sparkport.lakehouse.iceberg.metadata import TableMetadata
@@ -55,7 +55,9 @@ def live_rows(file: DataFile) -> int:
 
 
 _Key: TypeAlias = tuple[FileSystem, str, int]
-_cache: BoundedCache[_Key, SnapshotPlan] = BoundedCache(_CACHED_FILES, weigh=lambda found: len(found.files) + 1)
+_cache: BoundedCache[_Key, SnapshotPlan] = BoundedCache(
+    _CACHED_FILES, weigh=lambda plan: len(plan.files) + 1, name="plans"
+)
 
 
 def plan(fs: FileSystem, metadata: TableMetadata, snapshot_id: int | None) -> SnapshotPlan:
@@ -78,7 +80,7 @@ def _make(fs: FileSystem, metadata: TableMetadata, snapshot_id: int) -> Snapshot
                     deletes.append(file)
     except NotFound as exc:
         raise Conflict(f"snapshot {snapshot_id} is gone: it was expired while it was being read") from exc
-    # Manifests are listed newest first; rows are told in the order in which they were written.
+    # Manifests are listed newest first; rows come in the order in which they were written.
     data.sort(key=lambda file: (file.sequence_number, file.first_row_id if file.first_row_id is not None else -1))
     if any(name.startswith("write.metadata.metrics") for name in metadata.properties):
         data = [_uncounted(file) for file in data]
@@ -87,7 +89,7 @@ def _make(fs: FileSystem, metadata: TableMetadata, snapshot_id: int) -> Snapshot
 
 
 def _uncounted(file: DataFile) -> DataFile:
-    """Where columns may go uncounted, a missing count of row ids does not tell that a file has none of its own."""
+    """If a table leaves columns uncounted, a missing count of row ids does not mean that a file has none of its own."""
     return file if ROW_ID_FIELD in file.value_counts else replace(file, value_counts={})
 
 
@@ -104,14 +106,14 @@ def _with_deletes(data: list[DataFile], deletes: list[DeleteFile], metadata: Tab
         else:
             by_partition[delete.spec_id, delete.partition].append(delete)
 
-    def found(file: DataFile) -> DataFile:
+    def with_deletes(file: DataFile) -> DataFile:
         candidates = [*by_file.get(file.path, ()), *by_partition.get((file.spec_id, file.partition), ()), *everywhere]
         kept = tuple(delete for delete in candidates if _applies(delete, file))
         if any(delete.is_vector for delete in kept):  # a vector holds all that lists of positions said before it
             kept = tuple(delete for delete in kept if delete.is_vector or delete.equality)
         return replace(file, deletes=kept) if kept else file
 
-    return [found(file) for file in data]
+    return [with_deletes(file) for file in data]
 
 
 def _applies(delete: DeleteFile, file: DataFile) -> bool:

@@ -1,4 +1,4 @@
-"""Files that cannot hold a row of interest are not opened: told by bounds, counts, partitions and row ids.
+"""Bounds, counts, partitions and row ids show which files cannot hold a row of interest: these are not opened.
 
 One rule: a file goes only when no row in it can make the filter true. What is not understood keeps the file. The
 comparison is DuckDB's (NaN is the greatest number and equals itself), not Iceberg's or Python's.
@@ -30,17 +30,13 @@ from sparkport.filters.expressions import (
     Or,
     SqlType,
 )
+from sparkport.filters.types import INTEGERS, ROW_ID, ZONED
 from sparkport.lakehouse.iceberg.manifests import DataFile
 from sparkport.lakehouse.iceberg.metadata import IcebergSchema, TableMetadata
 from sparkport.lakehouse.iceberg.ranges import FileIndex, Flags, Range, Ranges
 
-__all__ = ["ROW_ID", "by_filter", "by_row_ids"]
+__all__ = ["by_filter", "by_row_ids"]
 
-ROW_ID = "rowid"
-
-_INTEGERS = frozenset(
-    ["TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT"]
-)
 _FLOATS = frozenset({"FLOAT", "DOUBLE"})
 _TEXT = frozenset({"VARCHAR", "JSON"})
 # How many of the literal's units make one of the finest there is.
@@ -70,18 +66,18 @@ def by_row_ids(files: Iterable[DataFile] | FileIndex, row_ids: NDArray[np.int64]
     index = _index(files)
     if not len(row_ids):
         return [file for file in index.files if file.row_id_bounds is None]
-    found = index.whole.ranges(ROW_ID, _row_id_range)
+    ranges = index.whole.ranges(ROW_ID, _row_id_range)
     if len(row_ids) == 1:
-        return index.chosen(found.lower.may("<=", int(row_ids[0])) & found.upper.may(">=", int(row_ids[0])))
-    return [file for file in index.chosen(_overlap(found, row_ids)) if _has_one(file, row_ids)]
+        return index.chosen(ranges.lower.may("<=", int(row_ids[0])) & ranges.upper.may(">=", int(row_ids[0])))
+    return [file for file in index.chosen(_overlap(ranges, row_ids)) if _has_one(file, row_ids)]
 
 
 def _index(files: Iterable[DataFile] | FileIndex) -> FileIndex:
     return files if isinstance(files, FileIndex) else FileIndex(files)
 
 
-def _overlap(found: Ranges, row_ids: NDArray[np.int64]) -> Flags:
-    return found.lower.may("<=", int(row_ids[-1])) & found.upper.may(">=", int(row_ids[0]))
+def _overlap(ranges: Ranges, row_ids: NDArray[np.int64]) -> Flags:
+    return ranges.lower.may("<=", int(row_ids[-1])) & ranges.upper.may(">=", int(row_ids[0]))
 
 
 def _has_one(file: DataFile, row_ids: NDArray[np.int64]) -> bool:
@@ -116,20 +112,20 @@ class _Pruner:
             case Literal(value):
                 return self._all(value is not False)
             case IsNull(Column() as column):
-                found = self._ranges(column)
-                return self._all(True) if found is None else found.nulls
+                ranges = self._ranges(column)
+                return self._all(True) if ranges is None else ranges.nulls
             case IsNotNull(Column() as column):
-                found = self._ranges(column)
-                return self._all(True) if found is None else found.values
-            case Comparison(op, Column() as column, Literal(value, kind)):
-                return self._compare(op, column, value, kind=kind)
-            case Comparison(op, Literal(value, kind), Column() as column) if op in _FLIPPED:
-                return self._compare(_FLIPPED[op], column, value, kind=kind)
+                ranges = self._ranges(column)
+                return self._all(True) if ranges is None else ranges.values
+            case Comparison(op, Column() as column, Literal(value, literal_type)):
+                return self._compare(op, column, value, literal_type=literal_type)
+            case Comparison(op, Literal(value, literal_type), Column() as column) if op in _FLIPPED:
+                return self._compare(_FLIPPED[op], column, value, literal_type=literal_type)
             case In(Column() as column, values) if values and all(isinstance(value, Literal) for value in values):
                 return self._combined([Comparison("=", column, value) for value in values], np.logical_or)
-            case Between(Column() as column, Literal(low, low_kind), Literal(high, high_kind)):
-                lower = self._compare(">=", column, low, kind=low_kind)
-                return lower & self._compare("<=", column, high, kind=high_kind)
+            case Between(Column() as column, Literal(low, low_type), Literal(high, high_type)):
+                lower = self._compare(">=", column, low, literal_type=low_type)
+                return lower & self._compare("<=", column, high, literal_type=high_type)
             case _:
                 return self._all(True)
 
@@ -139,23 +135,23 @@ class _Pruner:
     def _combined(self, nodes: Sequence[Expression], combine: Any) -> Flags:
         return functools.reduce(combine, map(self.may_match, nodes), self._all(combine is np.logical_and))
 
-    def _compare(self, op: str, column: Column, value: Any, *, kind: SqlType) -> Flags:
-        found = self._ranges(column)
-        if found is None or op not in _FLIPPED:
+    def _compare(self, op: str, column: Column, value: Any, *, literal_type: SqlType) -> Flags:
+        ranges = self._ranges(column)
+        if ranges is None or op not in _FLIPPED:
             return self._all(True)
         if value is None:  # a comparison with NULL is never true, but for the one that asks for it
-            return found.nulls if op == "IS NOT DISTINCT FROM" else self._all(False)
+            return ranges.nulls if op == "IS NOT DISTINCT FROM" else self._all(False)
         iceberg_type = "long" if self._is_row_id(column) else self._type(column)
-        if not _same_kind(column.type, kind):
-            return found.values
-        wanted = _comparable(value, kind, iceberg_type)
+        if not _compared_alike(column.type, literal_type):
+            return ranges.values
+        wanted = _comparable(value, literal_type, iceberg_type)
         if wanted is None or (op in ("<", "<=") and value != value):  # all numbers come before NaN
-            return found.values
+            return ranges.values
         if op in ("<", "<="):
-            return found.values & found.lower.may(op, wanted)
+            return ranges.values & ranges.lower.may(op, wanted)
         if op in (">", ">="):
-            return found.values & found.upper.may(op, wanted)
-        return found.values & found.lower.may("<=", wanted) & found.upper.may(">=", wanted)
+            return ranges.values & ranges.upper.may(op, wanted)
+        return ranges.values & ranges.lower.may("<=", wanted) & ranges.upper.may(">=", wanted)
 
     def _is_row_id(self, column: Column) -> bool:
         return column.name.lower() == ROW_ID and ROW_ID not in self._columns
@@ -171,9 +167,9 @@ class _Pruner:
         field = self._columns.get(column.name.lower())
         if field is None or not isinstance(field["type"], str):
             return None
-        field_id, kind = field["id"], field["type"]
+        field_id, iceberg_type = field["id"], field["type"]
         return self._index.ranges(
-            (field_id, kind), functools.partial(_file_range, field_id, kind, self._places(field_id))
+            (field_id, iceberg_type), functools.partial(_file_range, field_id, iceberg_type, self._places(field_id))
         )
 
     def _places(self, field_id: int) -> dict[int, int]:
@@ -186,24 +182,24 @@ class _Pruner:
         }
 
 
-def _file_range(field_id: int, kind: str, places: Mapping[int, int], file: DataFile) -> Range:
+def _file_range(field_id: int, iceberg_type: str, places: Mapping[int, int], file: DataFile) -> Range:
     place = places.get(file.spec_id)
     nulls = file.null_counts.get(field_id)
-    lower, upper = file.bounds(field_id, kind)
+    lower, upper = file.bounds(field_id, iceberg_type)
     if place is not None and place < len(file.partition):
         if file.partition[place] is None:
             return Range(nulls=True, values=False)
         if lower is None and upper is None:  # files that came from elsewhere may have no statistics
-            lower = upper = _partition_value(file.partition[place], kind)
-    if kind in ("float", "double"):
+            lower = upper = _partition_value(file.partition[place], iceberg_type)
+    if iceberg_type in ("float", "double"):
         # Bounds leave NaN out, which is greater than all of them; without a count there may be some.
         if file.nan_counts.get(field_id) != 0:
             upper = None
         lower = None if lower is not None and math.isnan(lower) else lower
         upper = None if upper is not None and math.isnan(upper) else upper
     return Range(
-        lower if lower is None else _scaled(lower, kind),
-        upper if upper is None else _scaled(upper, kind),
+        lower if lower is None else _scaled(lower, iceberg_type),
+        upper if upper is None else _scaled(upper, iceberg_type),
         nulls=nulls != 0,
         values=nulls is None or nulls < file.record_count,
     )
@@ -229,24 +225,24 @@ def _scaled(value: Any, iceberg_type: str) -> Any:
     return _nanos(value, 1) if iceberg_type in ("timestamp_ns", "timestamptz_ns") else value
 
 
-def _same_kind(seen: SqlType | None, literal: SqlType) -> bool:
+def _compared_alike(seen: SqlType | None, literal: SqlType) -> bool:
     """Whether the sender compares the column as the literal's type, and not as what it cast the column to."""
     if seen is None or seen == literal or seen.id == literal.id:
         return True
-    return {seen.id, literal.id} <= _TEXT or {seen.id, literal.id} <= _INTEGERS
+    return {seen.id, literal.id} <= _TEXT or {seen.id, literal.id} <= INTEGERS
 
 
-def _comparable(value: Any, kind: SqlType, iceberg_type: Any) -> Any:
+def _comparable(value: Any, literal_type: SqlType, iceberg_type: Any) -> Any:
     """A literal in the form that bounds of this type have; None where the two are not compared by value."""
     if not isinstance(iceberg_type, str):
         return None
-    name = kind.id
+    name = literal_type.id
     whole = isinstance(value, int) and not isinstance(value, bool)
     match iceberg_type:
         case "boolean":
             return value if name == "BOOLEAN" and isinstance(value, bool) else None
         case "int" | "long":
-            return value if (name in _INTEGERS and whole) or _is_decimal(value, name) else None
+            return value if (name in INTEGERS and whole) or _is_decimal(value, name) else None
         case "float" | "double":
             if name not in _FLOATS or not isinstance(value, float | int) or (name, iceberg_type) == ("FLOAT", "double"):
                 return None  # rounded to FLOAT, values leave the bounds that they have as DOUBLE
@@ -261,11 +257,11 @@ def _comparable(value: Any, kind: SqlType, iceberg_type: Any) -> Any:
         case "timestamp" | "timestamp_ns":
             return _nanos(value, _UNITS[name]) if name in _UNITS and whole else None
         case "timestamptz" | "timestamptz_ns":
-            return _nanos(value, 1000) if name == "TIMESTAMP WITH TIME ZONE" and whole else None
+            return _nanos(value, 1000) if name == ZONED and whole else None
         case "binary":
             return value if name == "BLOB" and isinstance(value, bytes) else None
         case _ if iceberg_type.startswith("decimal("):
-            return value if (name in _INTEGERS and whole) or _is_decimal(value, name) else None
+            return value if (name in INTEGERS and whole) or _is_decimal(value, name) else None
         case _:  # UUIDs among them: engines do not agree on their order
             return None
 

@@ -1,4 +1,4 @@
-"""What the manifests tell of a column over all files of a plan, as arrays: decoded once, compared at once.
+"""What the manifests say of a column over all files of a plan, as arrays: decoded once, compared at once.
 
 A plan is shared by all who read its snapshot, and a filter that leaves one file of a thousand has to look at a thousand
 bounds. So bounds are kept decoded, by column, next to the files.
@@ -9,12 +9,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sparkport.lakehouse.cached import cached_property
 from sparkport.lakehouse.iceberg.manifests import DataFile
 
 __all__ = ["Bounds", "FileIndex", "Flags", "Range", "Ranges"]
@@ -54,28 +54,28 @@ class Bounds:
 
     def may(self, op: str, wanted: Any) -> Flags:
         """Where ``limit op wanted`` holds, or no limit is known."""
-        found = self._compared(op, wanted)
+        compared = self._compared(op, wanted)
         if self._places is None:
-            return found
+            return compared
         flags = np.ones(self._count, dtype=np.bool_)
-        flags[self._places] = found
+        flags[self._places] = compared
         return flags
 
     def _compared(self, op: str, wanted: Any) -> Flags:
         compare = _COMPARE[op]
         # Anything but plain numbers is compared by Python: arrays of texts would lose zeros at their ends.
         if self._numbers is not None and _is_alike(self._numbers, wanted):
-            found: Flags = compare(self._numbers, wanted)
-            return found
+            flags: Flags = compare(self._numbers, wanted)
+            return flags
         limits = self._limits if self._numbers is None else self._numbers.tolist()
         return np.fromiter((compare(limit, wanted) for limit in limits), np.bool_, len(limits))
 
 
 def _numbers(limits: Sequence[Any]) -> NDArray[Any] | None:
-    kinds = {type(limit) for limit in limits}
-    if kinds == {float}:
+    types = {type(limit) for limit in limits}
+    if types == {float}:
         return np.array(limits, dtype=np.float64)
-    if kinds == {int} and min(limits) >= _LEAST and max(limits) <= _MOST:
+    if types == {int} and min(limits) >= _LEAST and max(limits) <= _MOST:
         return np.array(limits, dtype=np.int64)
     return None
 
@@ -89,11 +89,11 @@ def _is_alike(numbers: NDArray[Any], wanted: Any) -> bool:
 class Ranges:
     """A column over all files: its limits, and whether there can be nulls and values at all."""
 
-    def __init__(self, found: Sequence[Range]) -> None:
-        self.lower = Bounds([item.lower for item in found])
-        self.upper = Bounds([item.upper for item in found])
-        self.nulls = np.array([item.nulls for item in found], dtype=np.bool_)
-        self.values = np.array([item.values for item in found], dtype=np.bool_)
+    def __init__(self, ranges: Sequence[Range]) -> None:
+        self.lower = Bounds([item.lower for item in ranges])
+        self.upper = Bounds([item.upper for item in ranges])
+        self.nulls = np.array([item.nulls for item in ranges], dtype=np.bool_)
+        self.values = np.array([item.values for item in ranges], dtype=np.bool_)
 
 
 class FileIndex:
@@ -115,23 +115,23 @@ class FileIndex:
 
     def ranges(self, column: Hashable, of_file: Callable[[DataFile], Range]) -> Ranges:
         """``column`` MUST name all that ``of_file`` depends on. Two threads may both make them, which does no harm."""
-        found = self._ranges.get(column)
-        if found is None:
-            found = self._ranges[column] = Ranges([of_file(file) for file in self.files])
-        return found
+        ranges = self._ranges.get(column)
+        if ranges is None:
+            ranges = self._ranges[column] = Ranges([of_file(file) for file in self.files])
+        return ranges
 
     def chosen(self, flags: Flags) -> list[DataFile]:
         """The files whose flag is set; ``flags`` are those of the whole."""
-        own = flags if self._places is None else flags[self._places]
-        return [self.files[place] for place in np.flatnonzero(own)]
+        chosen = flags if self._places is None else flags[self._places]
+        return [self.files[place] for place in np.flatnonzero(chosen)]
 
     def part(self, files: Iterable[DataFile]) -> FileIndex:
         """An index of some of the files. Files from elsewhere make it one that stands for itself."""
-        found = FileIndex(files)
-        places = [self.whole._numbers.get(id(file)) for file in found.files]
+        part = FileIndex(files)
+        places = [self.whole._numbers.get(id(file)) for file in part.files]
         if None not in places:
-            found._whole, found._places = self.whole, np.array(places, dtype=np.intp)
-        return found
+            part._whole, part._places = self.whole, np.array(places, dtype=np.intp)
+        return part
 
     @cached_property
     def _numbers(self) -> dict[int, int]:

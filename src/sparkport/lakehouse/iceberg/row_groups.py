@@ -1,4 +1,4 @@
-"""Row groups of Parquet files, told apart by the statistics in the footer as files are by those in the manifests.
+"""Row groups of Parquet files: the footer's statistics show which ones to read, as the manifests' do for files.
 
 A row group takes the form of a small file, so that whatever prunes files prunes row groups too. Files never change, so
 footers are kept.
@@ -53,7 +53,7 @@ def row_group_properties(properties: Mapping[str, str], columns: int) -> dict[st
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Footer:
-    """What a file's end tells of it. ``starts`` are the positions of the first rows of its row groups."""
+    """What a file's footer says of it. ``starts`` are the positions of the first rows of its row groups."""
 
     metadata: pq.FileMetaData
     schema: pa.Schema
@@ -78,14 +78,17 @@ class Footer:
             upper: dict[int, bytes] = {}
             nulls: dict[int, int] = {}
             for field_id, place in chosen.items():
-                found = group.column(place).statistics
-                if found is None:
+                statistics = group.column(place).statistics
+                if statistics is None:
                     continue
-                if found.has_null_count:
-                    nulls[field_id] = found.null_count
-                if found.has_min_max:
-                    kind = self.schema.field(group.column(place).path_in_schema).type
-                    low, high = (_bound(raw, found.physical_type, kind) for raw in (found.min_raw, found.max_raw))
+                if statistics.has_null_count:
+                    nulls[field_id] = statistics.null_count
+                if statistics.has_min_max:
+                    column_type = self.schema.field(group.column(place).path_in_schema).type
+                    low, high = (
+                        _bound(raw, statistics.physical_type, column_type)
+                        for raw in (statistics.min_raw, statistics.max_raw)
+                    )
                     if low is not None and high is not None:
                         lower[field_id], upper[field_id] = low, high
             yield replace(
@@ -104,23 +107,25 @@ class Footer:
     def _columns(self) -> dict[int, int]:
         """Where the chunks of plain columns are in a row group, by field id."""
         by_name = {field.name: int((field.metadata or {}).get(FIELD_ID, b"-1")) for field in self.schema}
-        found: dict[int, int] = {}
+        places: dict[int, int] = {}
         for number in range(self.metadata.num_columns):
             column = self.metadata.schema.column(number)
             field_id = by_name.get(column.path, -1)
             if field_id >= 0 and column.max_repetition_level == 0:
-                found[field_id] = number
-        return found
+                places[field_id] = number
+        return places
 
 
-_footers: BoundedCache[tuple[str, int], Footer] = BoundedCache(_CACHED_CHUNKS, weigh=lambda found: found.chunks)
+_footers: BoundedCache[tuple[str, int], Footer] = BoundedCache(
+    _CACHED_CHUNKS, weigh=lambda footer: footer.chunks, name="footers"
+)
 _indexes: BoundedCache[tuple[str, int | None, frozenset[int]], FileIndex] = BoundedCache(
     _CACHED_CHUNKS, weigh=lambda index: sum(len(group.value_counts) + 1 for group in index.files)
 )
 
 
 def footer_of(file: DataFile) -> Footer | None:
-    """None for files elsewhere, where it costs a call, and for those that cannot be read: whoever reads them tells."""
+    """None for files elsewhere, where it costs a call, and for unreadable ones: their readers will raise an error."""
     path = local_path(file.path)
     if path is None or file.format != "parquet":
         return None
@@ -139,14 +144,14 @@ def _read(path: str) -> Footer:
     return Footer(metadata, metadata.schema.to_arrow_schema(), tuple(starts))
 
 
-def _bound(raw: Any, physical_type: str, kind: pa.DataType) -> bytes | None:
+def _bound(raw: Any, physical_type: str, column_type: pa.DataType) -> bytes | None:
     """A bound of a column chunk in Iceberg's binary form; None for types whose values are not stored as they are."""
-    if pa.types.is_decimal(kind):
+    if pa.types.is_decimal(column_type):
         return raw.to_bytes(8, "big", signed=True) if isinstance(raw, int) else raw
-    if pa.types.is_timestamp(kind) and kind.unit != "us":
+    if pa.types.is_timestamp(column_type) and column_type.unit != "us":
         return None
-    plain = kind in (pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.date32(), pa.string(), pa.binary())
-    if not plain and not pa.types.is_timestamp(kind):
+    plain = column_type in (pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.date32(), pa.string(), pa.binary())
+    if not plain and not pa.types.is_timestamp(column_type):
         return None
     if physical_type in _PACKED:
         return struct.pack(_PACKED[physical_type], raw)

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from sparkport.catalog.scan import DuckDBCall
 from sparkport.lakehouse.columns.columns import Columns
-from sparkport.lakehouse.columns.shapes import HIDDEN_COLUMNS, default_text, must_inspect, sql_type
+from sparkport.lakehouse.columns.shapes import HIDDEN_COLUMNS, default_text, must_inspect
 from sparkport.lakehouse.columns.type_table import EXTENSION_MARKS, primitive
-from sparkport.lakehouse.columns.types import IcebergType
+from sparkport.lakehouse.columns.types import IcebergType, sql_type
 from sparkport.lakehouse.files import FileSystem, local_path
 from sparkport.lakehouse.iceberg.metadata import TableMetadata
 from sparkport.lakehouse.iceberg.plan import DataFile, split
@@ -37,7 +37,6 @@ _NARROWER = {
 
 _CALL_BYTES = 16 << 20  # a call is run by one thread
 _MOST_CALLS = 64
-_OTHERWISE_READ = ("timestamptz_ns", "unknown")  # DuckDB 1.5 makes other types of these
 _ENTRY = pa.struct([("name", pa.string()), ("type", pa.string()), ("default_value", pa.string())])
 
 
@@ -60,11 +59,11 @@ def duckdb_calls(
         return None
     entries = []
     for name, field in zip(names, fields, strict=True):
-        kind, default = _duckdb_type(columns.declared.field(name), field), field.get("initial-default")
+        duckdb_type, default = _duckdb_type(columns.declared.field(name), field), field.get("initial-default")
         text = None if default is None else default_text(default, field["type"])
-        if kind is None or (default is not None and text is None):
+        if duckdb_type is None or (default is not None and text is None):
             return None
-        entries.append((field["id"], {"name": name, "type": kind, "default_value": text}))
+        entries.append((field["id"], {"name": name, "type": duckdb_type, "default_value": text}))
     parts = min(_MOST_CALLS, sum(file.size for file in files) // _CALL_BYTES + 1)
     schema = pa.scalar(entries, pa.map_(pa.int32(), _ENTRY))
     return [
@@ -77,23 +76,32 @@ def _duckdb_type(declared: pa.Field, field: Mapping[str, Any]) -> str | None:
     """The type in which clients list a column, if DuckDB reads its files so; None if values are stored otherwise."""
     if declared.type in _NARROWER and EXTENSION_MARKS[0] not in (declared.metadata or {}):
         return _NARROWER[declared.type]
-    return sql_type(field["type"], declared.name) if _is_plain(field["type"], declared) else None
+    return sql_type(field["type"]) if _is_plain(field["type"], declared) else None
 
 
 def _is_plain(iceberg: IcebergType, declared: pa.Field) -> bool:
     """Whether a column, or a part of one, has the Arrow type that its Iceberg type has by itself."""
-    kind = declared.type
-    if EXTENSION_MARKS[0] in (declared.metadata or {}) or iceberg in _OTHERWISE_READ:
+    arrow_type = declared.type
+    if EXTENSION_MARKS[0] in (declared.metadata or {}):
         return False
     match iceberg:
         case str():
-            return bool(primitive(iceberg).arrow == kind)
+            known = primitive(iceberg)
+            return known.arrow == arrow_type and known.filtered is not None  # DuckDB reads others in another type
         case {"type": "list", "element": element}:
-            return pa.types.is_list(kind) and _is_plain(element, kind.value_field)
+            return pa.types.is_list(arrow_type) and _is_plain(element, arrow_type.value_field)
         case {"type": "map", "key": key, "value": value}:
-            return pa.types.is_map(kind) and _is_plain(key, kind.key_field) and _is_plain(value, kind.item_field)
+            return (
+                pa.types.is_map(arrow_type)
+                and _is_plain(key, arrow_type.key_field)
+                and _is_plain(value, arrow_type.item_field)
+            )
         case {"type": "struct", "fields": fields}:
-            inner = [kind.field(index) for index in range(kind.num_fields)] if pa.types.is_struct(kind) else []
+            inner = (
+                [arrow_type.field(index) for index in range(arrow_type.num_fields)]
+                if pa.types.is_struct(arrow_type)
+                else []
+            )
             return len(inner) == len(fields) and all(
                 field["name"] == part.name and _is_plain(field["type"], part)
                 for field, part in zip(fields, inner, strict=True)

@@ -1,4 +1,4 @@
-"""Files that hold just what is asked for are read by Arrow: there is no query to set up, and rows cost less.
+"""Arrow reads files that hold just what is asked for: there is no query to set up, and rows cost less.
 
 Row groups that cannot hold what is asked for are left out by their statistics. DuckDB reads what is left: columns of
 another type than the table's, files without field ids, filters that take more than a comparison. Rows, types and order
@@ -20,29 +20,18 @@ from numpy.typing import NDArray
 
 from sparkport.catalog.best_effort import best_effort
 from sparkport.filters.masks import Mask, compile_mask
+from sparkport.filters.types import ROW_ID
+from sparkport.lakehouse.columns.type_table import known_type
 from sparkport.lakehouse.files import FileSystem, local_path
 from sparkport.lakehouse.iceberg import prune
-from sparkport.lakehouse.iceberg.bounds import decimal_shape
 from sparkport.lakehouse.iceberg.deletes import deleted_positions
-from sparkport.lakehouse.iceberg.lineage import ascending
+from sparkport.lakehouse.iceberg.lineage import ascending, filled
 from sparkport.lakehouse.iceberg.manifests import ROW_ID_FIELD, SEQUENCE_FIELD, DataFile
 from sparkport.lakehouse.iceberg.row_groups import FIELD_ID, Footer, footer_of
-from sparkport.lakehouse.scan.query import ROW_ID, Request
+from sparkport.lakehouse.scan.query import Request
 
 __all__ = ["DirectScan", "arrow_type", "read_ahead", "removed"]
 
-_TYPES = {
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us"),
-    "timestamptz": pa.timestamp("us", "UTC"),
-    "string": pa.string(),
-    "binary": pa.binary(),
-}
 _READ_BYTES = 16 << 20  # at a time, of all columns together: column chunks do not come into memory as a whole
 _LEAST_READ, _MOST_READ = 64 << 10, 1 << 20  # of one column
 _FILTERED_ROWS = 1 << 18  # where reading all rows is quicker than to set up a query that skips some
@@ -58,9 +47,8 @@ _NONE: Positions = np.empty(0, dtype=np.int64)
 
 def arrow_type(iceberg_type: Any) -> pa.DataType | None:
     """The Arrow type in which DuckDB hands out a column of this type, None for what is left to DuckDB."""
-    if (shape := decimal_shape(iceberg_type)) is not None:
-        return pa.decimal128(*shape)
-    return _TYPES.get(iceberg_type) if isinstance(iceberg_type, str) else None
+    known = known_type(iceberg_type)
+    return known.stored if known is not None and known.direct else None
 
 
 class DirectScan:
@@ -75,21 +63,21 @@ class DirectScan:
         self._schema = schema
         self._rows = rows
         self._next = 0
-        self._mask = _mask(request)
+        self._mask = None if request.skips_only else _mask(request)
         self._wanted = None if request.row_ids is None else request.row_ids[request.row_ids >= 0]
         self._count = sum(file.record_count for file in files)
         self._parts: dict[str, list[int]] = {}
         filtered = request.filter is not None
         self._possible = (
             bool(request.names)
-            and (not filtered or self._mask is not None)
+            and (not filtered or request.skips_only or self._mask is not None)
             and (len(files) <= _SMALL_FILES or self._count >= len(files) * _SMALL_FILE_ROWS)
             and all(arrow_type(field["type"]) is not None for field in request.needed)
             and all(local_path(file.path) is not None for file in files)
         )
         if self._possible and self._count > _SMALL_FILE_ROWS and (filtered or self._wanted is not None):
             self._choose_row_groups()
-        if filtered and self._count > _FILTERED_ROWS:
+        if filtered and not request.skips_only and self._count > _FILTERED_ROWS:
             self._possible = False
         self._needs_ids = request.needs_row_ids
         self._compared = {field["id"] for field in request.compared}
@@ -106,7 +94,7 @@ class DirectScan:
         return self._files[self._next :]
 
     def _choose_row_groups(self) -> None:
-        """Of files with a footer here, the row groups that may hold what is asked for."""
+        """The row groups that may hold what is asked for, of files whose footers are kept."""
         request, count = self._request, 0
         for file in self._files:
             footer = footer_of(file)
@@ -146,7 +134,7 @@ class DirectScan:
             file = self._files[self._next]
             footer = footer_of(file)
             if footer is None:
-                return  # DuckDB tells what is wrong with it
+                return  # DuckDB says what is wrong with it
             with ExitStack() as opened:
                 try:
                     raw = opened.enter_context(pa.OSFile(str(local_path(file.path))))
@@ -167,21 +155,21 @@ class DirectScan:
         """What the file calls the columns, by field id; None where it does not have one just as it is asked for."""
         by_id: dict[int, pa.Field] = {}
         for field in schema:
-            found = int((field.metadata or {}).get(FIELD_ID, b"-1"))
-            if found in by_id:
+            field_id = int((field.metadata or {}).get(FIELD_ID, b"-1"))
+            if field_id in by_id:
                 return None
-            if found >= 0:
-                by_id[found] = field
+            if field_id >= 0:
+                by_id[field_id] = field
         if not by_id:  # a file of another tool, which may not even have the columns of its name mapping
             return None
         wanted = {field["id"]: arrow_type(field["type"]) for field in self._request.needed}
         lineage = {ROW_ID_FIELD: self._needs_ids, SEQUENCE_FIELD: self._request.sequence}
         wanted |= {field_id: pa.int64() for field_id, needed in lineage.items() if needed and field_id in by_id}
         layout: dict[int, str] = {}
-        for field_id, kind in wanted.items():
+        for field_id, expected_type in wanted.items():
             field = by_id.get(field_id)
             # Columns are read by name, in which a dot leads into a struct.
-            if field is None or field.type != kind or "." in field.name or field.name in layout.values():
+            if field is None or field.type != expected_type or "." in field.name or field.name in layout.values():
                 return None
             layout[field_id] = field.name
         return layout
@@ -192,11 +180,11 @@ class DirectScan:
             if self._needs_ids:
                 first = file.first_row_id
                 ids = None if first is None else np.arange(first + start, first + start + count, dtype=np.int64)
-                columns[ROW_ID_FIELD] = _filled(columns.get(ROW_ID_FIELD), ids, count)
+                columns[ROW_ID_FIELD] = filled(columns.get(ROW_ID_FIELD), ids, count)
             if self._request.sequence:
                 # Like Spark: what has no row ids has no lineage at all.
                 written = None if file.first_row_id is None else np.full(count, file.sequence_number, dtype=np.int64)
-                columns[SEQUENCE_FIELD] = _filled(columns.get(SEQUENCE_FIELD), written, count)
+                columns[SEQUENCE_FIELD] = filled(columns.get(SEQUENCE_FIELD), written, count)
             low, high = np.searchsorted(gone, (start, start + count))
             batch = self._kept(columns, gone[low:high] - start)
             if batch.num_rows:
@@ -220,7 +208,7 @@ class DirectScan:
         for batch in source.iter_batches(self._rows, row_groups=chosen, columns=names, use_threads=not self.is_small):
             columns = {field_id: batch.column(name) for field_id, name in layout.items()}
             for field_id, name in layout.items():
-                # Of what is filtered, few rows are left, and only those are worth decoding.
+                # A filter leaves few rows, and only those are worth decoding.
                 if name in repeating and not (filtered and field_id not in self._compared):
                     columns[field_id] = columns[field_id].dictionary_decode()
             yield start, batch.num_rows, columns
@@ -257,24 +245,22 @@ def _mask(request: Request) -> Mask | None:
     condition = request.filter
     if condition is None:
         return None
-    names = [field["name"].lower() for field in request.schema_fields]
-    types = (field["type"] for field in request.schema_fields)
-    kinds = {name: kind if isinstance(kind, str) else "" for name, kind in zip(names, types, strict=True)}
-    if len(kinds) < len(names):
+    types = {field["name"].lower(): arrow_type(field["type"]) for field in request.schema_fields}
+    if len(types) < len(request.schema_fields):
         return None
-    kinds.setdefault(ROW_ID, "long")
-    return best_effort(lambda: compile_mask(condition, kinds), otherwise=None)
+    types.setdefault(ROW_ID, pa.int64())
+    return best_effort(lambda: compile_mask(condition, types), otherwise=None)
 
 
 def _runs(numbers: Sequence[int]) -> list[range]:
     """Ascending numbers as ranges of neighbours."""
-    found: list[range] = []
+    runs: list[range] = []
     for number in numbers:
-        if found and found[-1].stop == number:
-            found[-1] = range(found[-1].start, number + 1)
+        if runs and runs[-1].stop == number:
+            runs[-1] = range(runs[-1].start, number + 1)
         else:
-            found.append(range(number, number + 1))
-    return found
+            runs.append(range(number, number + 1))
+    return runs
 
 
 def _repeating(metadata: pq.FileMetaData, names: Sequence[str]) -> list[str]:
@@ -282,22 +268,15 @@ def _repeating(metadata: pq.FileMetaData, names: Sequence[str]) -> list[str]:
     if not metadata.num_row_groups:
         return []
     group = metadata.row_group(0)
-    found = (group.column(number) for number in range(group.num_columns))
+    columns = (group.column(number) for number in range(group.num_columns))
     return [
         column.path_in_schema
-        for column in found
+        for column in columns
         if column.path_in_schema in names
         and column.physical_type == "BYTE_ARRAY"
         and column.has_dictionary_page
         and "PLAIN" not in column.encodings
     ]
-
-
-def _filled(own: pa.Array | None, derived: Positions | None, count: int) -> pa.Array:
-    """What a file holds for a row itself, and where it holds nothing, what follows from the row's place."""
-    if derived is None:
-        return pa.nulls(count, pa.int64()) if own is None else own
-    return pa.array(derived) if own is None else pc.coalesce(own, pa.array(derived))
 
 
 def _among(row_ids: pa.Array, wanted: Positions) -> Positions:

@@ -8,9 +8,10 @@ from typing import Any
 
 import duckdb
 
+from sparkport.catalog.disk_errors import NO_SPACE
 from sparkport.errors import Cancelled, Conflict, InternalError, ResourceExhausted, SparkportError, Unavailable
 
-__all__ = ["DuckDB", "is_broken", "translate"]
+__all__ = ["DuckDB", "duckdb_error", "is_broken", "translate"]
 
 _log = logging.getLogger(__name__)
 
@@ -81,8 +82,14 @@ def translate(exc: Any) -> SparkportError:
         return Cancelled("the scan was cancelled")
     if "No files found" in text or "No such file" in text or "Cannot open file" in text or "FileNotFound" in text:
         return Conflict("files of the snapshot are gone: it was expired while it was being read")
-    if isinstance(exc, duckdb.OutOfMemoryException) or text.startswith("Out of Memory Error"):
-        return ResourceExhausted("the scan needs more memory than it may have")
-    if isinstance(exc, duckdb.IOException) or text.startswith("IO Error"):
-        return Unavailable(f"files of the table cannot be read: {text}")
-    return InternalError(f"the scan failed: {text}")
+    return duckdb_error(exc, "the scan")
+
+
+def duckdb_error(exc: Any, what: str) -> SparkportError:
+    """An error of work that no table's files are to blame for. In the middle of a stream only its text is left."""
+    text = str(exc)
+    if isinstance(exc, duckdb.OutOfMemoryException) or text.startswith("Out of Memory Error") or NO_SPACE in text:
+        return ResourceExhausted(f"{what} needs more room than there is")
+    if isinstance(exc, duckdb.IOException | OSError) or text.startswith("IO Error"):
+        return Unavailable(f"{what} cannot go on: {text}")
+    return InternalError(f"{what} failed: {text}")

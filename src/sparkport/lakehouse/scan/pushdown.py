@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sparkport.catalog.best_effort import best_effort
-from sparkport.errors import Unsupported
+from sparkport.catalog.row_ids import ROW_ID
 from sparkport.filters.expressions import (
     And,
     Between,
@@ -26,29 +26,12 @@ from sparkport.filters.expressions import (
     walk,
 )
 from sparkport.filters.sql import is_supported, to_sql, type_sql
-from sparkport.lakehouse.columns.shapes import sql_type
-from sparkport.lakehouse.iceberg.bounds import decimal_shape
+from sparkport.filters.types import INTEGERS
+from sparkport.lakehouse.columns.type_table import known_type
+from sparkport.lakehouse.columns.types import sql_type
 
-__all__ = ["filter_sql", "stored_sql_type"]
+__all__ = ["filter_sql"]
 
-_NAMES = {
-    "boolean": "BOOLEAN",
-    "int": "INTEGER",
-    "long": "BIGINT",
-    "float": "FLOAT",
-    "double": "DOUBLE",
-    "date": "DATE",
-    "time": "TIME",
-    "timestamp": "TIMESTAMP",
-    "timestamptz": "TIMESTAMP WITH TIME ZONE",
-    "timestamp_ns": "TIMESTAMP_NS",
-    "string": "VARCHAR",
-    "uuid": "UUID",
-    "binary": "BLOB",
-}
-_INTEGERS = frozenset(
-    ["TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT"]
-)
 # Types as which clients see what is stored as another, and values stay what they are (or the cast fails).
 _EXACT = frozenset(
     {
@@ -61,16 +44,6 @@ _EXACT = frozenset(
     }
 )
 _NEVER_FAIL = (And, Or, Not, Comparison, IsNull, IsNotNull, In, NotIn, Between, Literal, Column)
-
-
-def stored_sql_type(iceberg_type: Any) -> SqlType | None:
-    """The type of a stored column in the terms of filters; None for nested ones and those without a name there."""
-    if (shape := decimal_shape(iceberg_type)) is not None:
-        return SqlType("DECIMAL", width=shape[0], scale=shape[1])
-    if not isinstance(iceberg_type, str):
-        return None
-    name = "BLOB" if iceberg_type.startswith("fixed") else _NAMES.get(iceberg_type)
-    return None if name is None else SqlType(name)
 
 
 def filter_sql(
@@ -107,7 +80,7 @@ class _Pushdown:
         return " AND ".join(parts) or None
 
     def _condition(self, part: Expression) -> str:
-        text = to_sql(part, column=lambda found: self._spelled(found) or "NULL")
+        text = to_sql(part, column=lambda used: self._spelled(used) or "NULL")
         safe = all(isinstance(node, _NEVER_FAIL) and not self._is_doubtful(node) for node in walk(part))
         return text if safe else f"(TRY({text}) IS DISTINCT FROM FALSE)"
 
@@ -120,7 +93,7 @@ class _Pushdown:
 
     def _spelled(self, column: Column) -> str | None:
         name = column.name.lower()
-        if name == "rowid" and name not in self._fields:
+        if name == ROW_ID and name not in self._fields:
             return self._row_id if column.type in (None, SqlType("BIGINT")) else f"CAST({self._row_id} AS BIGINT)"
         field = self._fields.get(name)
         if field is None:
@@ -128,23 +101,16 @@ class _Pushdown:
         spelled = self._column(field)
         if column.type is None:
             return spelled
-        stored, wanted = stored_sql_type(field["type"]), type_sql(column.type)
-        if stored is None or wanted is None:
-            return spelled if wanted is not None and wanted == _text(field) else None
-        if stored == column.type:
+        known, wanted = known_type(field["type"]), type_sql(column.type)
+        if known is None or known.filtered is None or wanted is None:
+            return spelled if wanted is not None and wanted == sql_type(field["type"]) else None
+        if known.filtered == column.type:
             return spelled
-        return f"CAST({spelled} AS {wanted})" if _is_exact(stored, column.type) else None
-
-
-def _text(field: Mapping[str, Any]) -> str | None:
-    try:
-        return sql_type(field["type"], field["name"])
-    except Unsupported:
-        return None
+        return f"CAST({spelled} AS {wanted})" if _is_exact(known.filtered, column.type) else None
 
 
 def _is_exact(stored: SqlType, wanted: SqlType) -> bool:
-    if wanted.id in _INTEGERS:
+    if wanted.id in INTEGERS:
         return stored.id in ("INTEGER", "BIGINT") or (stored.id == "DECIMAL" and stored.scale == 0)
     if (stored.id, wanted.id) == ("DECIMAL", "DECIMAL"):
         return wanted.scale >= stored.scale and wanted.width - wanted.scale >= stored.width - stored.scale

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,8 @@ from numpy.typing import NDArray
 
 from sparkport.filters.expressions import Expression, referenced_columns
 from sparkport.filters.sql import quote_text
+from sparkport.filters.types import ROW_ID
+from sparkport.lakehouse.cached import cached_property
 from sparkport.lakehouse.columns.shapes import (
     Node,
     Shape,
@@ -21,16 +22,15 @@ from sparkport.lakehouse.columns.shapes import (
     fits,
     must_inspect,
     read_shape,
-    sql_type,
 )
+from sparkport.lakehouse.columns.types import sql_type
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg.manifests import ROW_ID_FIELD, SEQUENCE_FIELD, DataFile
 from sparkport.lakehouse.iceberg.metadata import TableMetadata
 from sparkport.lakehouse.scan.pushdown import filter_sql
 
-__all__ = ["Group", "KEY_SHIFT", "ROW_ID", "Request", "SEQUENCE", "WANTED", "empty_sql", "group_files", "group_sql"]
+__all__ = ["Group", "KEY_SHIFT", "Request", "SEQUENCE", "WANTED", "empty_sql", "group_files", "group_sql"]
 
-ROW_ID = "rowid"
 SEQUENCE = "_last_updated_sequence_number"
 WANTED = "wanted"  # the name under which a query finds the row ids that it is restricted to
 KEY_SHIFT = 40  # a file's number and a row's position in one number, ascending in the order of reading
@@ -40,7 +40,10 @@ Field = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What is wanted of every file, whichever query reads it."""
+    """What is wanted of every file, whichever query reads it.
+
+    ``skips_only``: the filter is there to skip files and row groups by, and rows for which it does not hold may come.
+    """
 
     metadata: TableMetadata
     schema_fields: tuple[Field, ...]
@@ -50,6 +53,7 @@ class Request:
     sequence: bool
     row_ids: NDArray[np.int64] | None
     without: NDArray[np.int64] | None
+    skips_only: bool = False
 
     @cached_property
     def names(self) -> list[str]:
@@ -109,19 +113,19 @@ def _constants(
 ) -> tuple[tuple[int, str], ...]:
     """Columns that a file does not have because all of its rows have the partition's value there."""
     there = {node.field_id for node in shape.nodes}
-    found = []
+    constants = []
     for part, value in zip(metadata.specs.get(file.spec_id, ()), file.partition, strict=False):
         field = next((field for field in fields if field["id"] == part.get("source-id")), None)
         if field is None or part["transform"] != "identity" or field["id"] in there or value is None:
             continue
         text = "".join(f"\\x{byte:02X}" for byte in value) if isinstance(value, bytes) else str(value)
-        found.append((int(field["id"]), f"CAST({quote_text(text)} AS {sql_type(field['type'], field['name'])})"))
-    return tuple(found)
+        constants.append((int(field["id"]), f"CAST({quote_text(text)} AS {sql_type(field['type'])})"))
+    return tuple(constants)
 
 
 def empty_sql(request: Request) -> str:
     """A query without rows whose columns are those of every query of the request."""
-    parts = [f"CAST(NULL AS {sql_type(field['type'], field['name'])})" for field in request.fields]
+    parts = [f"CAST(NULL AS {sql_type(field['type'])})" for field in request.fields]
     parts += ["CAST(NULL AS BIGINT)"] * (request.row_id + request.sequence)
     return f"SELECT {_numbered(parts) or 'NULL'} LIMIT 0"
 
@@ -134,8 +138,8 @@ def group_sql(fs: FileSystem, request: Request, group: Group, *, filtered: bool)
     text = f"SELECT {_numbered(parts) or 'NULL'} FROM ({_source(fs, request, group)})"
     conditions = []
     if filtered and request.filter is not None:
-        found = filter_sql(request.filter, request.schema_fields, column=_name, row_id="row_id")
-        conditions += [found] if found else []
+        condition = filter_sql(request.filter, request.schema_fields, column=_name, row_id="row_id")
+        conditions += [condition] if condition else []
     if request.row_ids is not None:
         conditions.append(f"row_id IN (SELECT id FROM {WANTED})")
     if conditions:
@@ -203,5 +207,5 @@ def _entry(field_id: int, name: str, field: Field) -> str:
         default = "NULL" if text is None else quote_text(text)
         if text is None:
             default_sql(field, field["name"])  # says that it cannot be done
-    kind = quote_text(sql_type(field["type"], field["name"]))
-    return f"{field_id}: {{name: {quote_text(name)}, type: {kind}, default_value: CAST({default} AS VARCHAR)}}"
+    duckdb_type = quote_text(sql_type(field["type"]))
+    return f"{field_id}: {{name: {quote_text(name)}, type: {duckdb_type}, default_value: CAST({default} AS VARCHAR)}}"

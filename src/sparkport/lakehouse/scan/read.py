@@ -11,7 +11,7 @@ import threading
 import weakref
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -33,11 +33,11 @@ from sparkport.lakehouse.iceberg.lineage import ascending
 from sparkport.lakehouse.iceberg.manifests import DataFile
 from sparkport.lakehouse.iceberg.metadata import IcebergSchema, TableMetadata
 from sparkport.lakehouse.iceberg.plan import SnapshotPlan, live_rows
+from sparkport.lakehouse.iceberg.small_files import holding
 from sparkport.lakehouse.scan.direct import DirectScan, read_ahead, removed
 from sparkport.lakehouse.scan.duck import DuckDB, is_broken, translate
 from sparkport.lakehouse.scan.query import (
     KEY_SHIFT,
-    ROW_ID,
     SEQUENCE,
     WANTED,
     Group,
@@ -47,7 +47,7 @@ from sparkport.lakehouse.scan.query import (
     group_sql,
 )
 
-__all__ = ["BATCH_ROWS", "ROW_ID", "Reader", "RowStream", "SEQUENCE"]
+__all__ = ["BATCH_ROWS", "HeldSnapshots", "Reader", "RowStream", "SEQUENCE"]
 
 logger = logging.getLogger(__name__)
 
@@ -72,12 +72,12 @@ class Unfiltered:
 
     def note(self, cause: duckdb.Error) -> None:
         """Into the log the first time, then each time that there are ten times as many."""
-        kind = type(cause).__name__
+        error_class = type(cause).__name__
         with self._lock:
-            self.counts[kind] += 1
-            count = self.counts[kind]
+            self.counts[error_class] += 1
+            count = self.counts[error_class]
         if str(count).strip("0") == "1":
-            logger.warning("a scan is read without its filter (number %d for a %s): %s", count, kind, cause)
+            logger.warning("a scan is read without its filter (number %d for a %s): %s", count, error_class, cause)
 
 
 _unfiltered = Unfiltered()
@@ -99,6 +99,7 @@ class Reader:
         self._pool = ThreadPoolExecutor(_READERS, thread_name_prefix="sparkport-read")
         self._lock = threading.Lock()
         self._streams: weakref.WeakSet[RowStream] = weakref.WeakSet()
+        self._held: weakref.WeakSet[HeldSnapshots] = weakref.WeakSet()
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -107,15 +108,27 @@ class Reader:
     def reading(self, table_uuid: str) -> set[int]:
         """Snapshots of a table that scans under way read from."""
         with self._lock:
-            streams = list(self._streams)
-        found = {stream.snapshot_id for stream in streams if stream.table_uuid == table_uuid and not stream.closed}
-        return {snapshot_id for snapshot_id in found if snapshot_id is not None}
+            streams, held = list(self._streams), list(self._held)
+        snapshot_ids = {
+            stream.snapshot_id for stream in streams if stream.table_uuid == table_uuid and not stream.closed
+        }
+        for several in held:
+            if several.table_uuid == table_uuid and not several.closed:
+                snapshot_ids |= several.snapshot_ids
+        return {snapshot_id for snapshot_id in snapshot_ids if snapshot_id is not None}
 
     def all_reading(self) -> dict[str, set[int]]:
         """The same for all tables, by uuid."""
         with self._lock:
-            uuids = {stream.table_uuid for stream in self._streams}
+            uuids = {stream.table_uuid for stream in self._streams} | {held.table_uuid for held in self._held}
         return {table: self.reading(table) for table in uuids}
+
+    def hold(self, table_uuid: str, snapshot_ids: Collection[int]) -> HeldSnapshots:
+        """Keep snapshots from being expired until the answer is closed: they will be read one after the other."""
+        held = HeldSnapshots(table_uuid, frozenset(snapshot_ids))
+        with self._lock:
+            self._held.add(held)
+        return held
 
     def scan(
         self,
@@ -129,13 +142,15 @@ class Reader:
         without: NDArray[np.int64] | None = None,
         row_id: bool = False,
         sequence: bool = False,
+        skips_only: bool = False,
     ) -> RowStream:
         """The rows of a plan's files, in the order in which they were written.
 
         ``schema`` is the one to read with, unless told the one that belongs to the snapshot; ``columns`` are names
         in it. ``row_id`` and ``sequence`` add the columns ``rowid`` and ``_last_updated_sequence_number`` at the end.
-        ``filter`` may be applied or not, or in part; ``row_ids`` (read only these) and ``without`` (leave these out)
-        always are. Raises Unsupported where only Spark reads a file right.
+        ``filter`` may be applied or not, or in part, and ``skips_only`` says that nobody cares for single rows;
+        ``row_ids`` (read only these) and ``without`` (leave these out) always are. Raises Unsupported where only Spark
+        reads a file right.
         """
         chosen = metadata.schema_of(plan.snapshot_id) if schema is None else schema
         request = Request(
@@ -147,12 +162,14 @@ class Reader:
             sequence=sequence,
             row_ids=None if row_ids is None else ascending(row_ids),
             without=None if without is None or not len(without) else ascending(without),
+            skips_only=skips_only,
         )
         files = list(plan.files)
         if filter is not None:
             files = prune.by_filter(plan.index, metadata, schema=chosen, filter=filter)
         if request.row_ids is not None:
             files = prune.by_row_ids(plan.index if filter is None else files, request.row_ids)
+            files = holding(self._fs, files, request.row_ids)
         for file in files:
             if file.equality_deletes or file.format != "parquet":
                 raise Unsupported(f"only Spark can read '{file.path}': it is no Parquet, or has equality deletes")
@@ -170,6 +187,16 @@ def _fields(schema: IcebergSchema, columns: Sequence[str] | None) -> tuple[Any, 
     if missing := [name for name in columns if name not in by_name]:
         raise InvalidArgument(f"column '{missing[0]}' not found")
     return tuple(by_name[name] for name in columns)
+
+
+class HeldSnapshots:
+    def __init__(self, table_uuid: str, snapshot_ids: frozenset[int]) -> None:
+        self.table_uuid = table_uuid
+        self.snapshot_ids = snapshot_ids
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
 
 
 class RowStream:
@@ -221,8 +248,8 @@ class RowStream:
 
         def ask() -> pa.Schema:
             with self._duckdb.cursor() as cursor:
-                found = cursor.sql(text).to_arrow_table().schema
-            return pa.schema([found.field(number).with_name(name) for number, name in enumerate(names)])
+                answered = cursor.sql(text).to_arrow_table().schema
+            return pa.schema([answered.field(number).with_name(name) for number, name in enumerate(names)])
 
         return _schemas.get((text, *names), ask)
 
@@ -352,11 +379,11 @@ class _Deleted:
         """True for the rows to keep, None for all. ``keys`` ascend as long as DuckDB keeps its promise about order."""
         if bool(np.any(keys[1:] < keys[:-1])):
             order = np.argsort(keys)
-            found = self._not_deleted(keys[order])
-            if found is None:
+            sorted_keep = self._not_deleted(keys[order])
+            if sorted_keep is None:
                 return None
             keep = np.empty(len(keys), dtype=np.bool_)
-            keep[order] = found
+            keep[order] = sorted_keep
             return keep
         first, last = int(keys[0]) >> KEY_SHIFT, int(keys[-1]) >> KEY_SHIFT
         kept: NDArray[np.bool_] | None = None

@@ -9,25 +9,55 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from sparkport.catalog.row_ids import ROW_ID
 from sparkport.catalog.table import ColumnStatistics
 from sparkport.errors import SparkportError
+from sparkport.lakehouse.columns.columns import Columns
 from sparkport.lakehouse.columns.storage import from_stored
+from sparkport.lakehouse.columns.type_table import SparkLiteral, known_type
 from sparkport.lakehouse.columns.types import stored_type
 from sparkport.lakehouse.iceberg import prune
+from sparkport.lakehouse.iceberg.lineage import Ids
 from sparkport.lakehouse.iceberg.manifests import DataFile
+from sparkport.lakehouse.iceberg.plan import SnapshotPlan
 from sparkport.lakehouse.iceberg.row_groups import footer_of
-from sparkport.lakehouse.spark.sql import literal, quoted
+from sparkport.lakehouse.spark.sql import quoted
 
-__all__ = ["bounds_predicate", "column_statistics"]
+__all__ = ["TableStatistics", "bounds_predicate", "column_statistics"]
 
-_ORDERED = ("int", "long", "date", "timestamp", "timestamptz")
 _COLUMNS_USED = 2
 _MOST_FOOTERS = 16
 
 
+class TableStatistics:
+    """What is known of the rows of a plan without reading them."""
+
+    def __init__(self, plan: SnapshotPlan, columns: Columns) -> None:
+        self._plan = plan
+        self._columns = columns
+        self._known: dict[int, ColumnStatistics] = {}
+        """The statistics of columns that have been asked for, by their places."""
+
+    def row_count(self) -> int:
+        return self._plan.record_count
+
+    def column(self, name: str) -> ColumnStatistics | None:
+        if name == ROW_ID:
+            return None
+        index = self._columns.declared.get_field_index(name)
+        if index not in self._known:
+            field, declared = self._columns.fields[index], self._columns.declared.field(index)
+            self._known[index] = column_statistics(self._plan.files, field, declared)
+        return self._known[index]
+
+    def bounds_predicate(self, row_ids: Ids, alias: str) -> str:
+        """A condition that holds for all of these rows, whose ids ascend: it spares Spark files and row groups."""
+        return bounds_predicate(self._plan.files, row_ids, self._columns.fields, alias)
+
+
 def column_statistics(files: Sequence[DataFile], field: Mapping[str, Any], declared: pa.Field) -> ColumnStatistics:
     """Bounds over all files, where each of them has some. Rows deleted since make bounds too wide, never too narrow."""
-    field_id, kind = field["id"], field["type"]
+    field_id, iceberg_type = field["id"], field["type"]
     nulls = [file.null_counts.get(field_id) for file in files]
     values = [file.value_counts.get(field_id) for file in files]
     has_null = None if None in nulls else any(nulls)
@@ -35,10 +65,10 @@ def column_statistics(files: Sequence[DataFile], field: Mapping[str, Any], decla
     if None not in nulls and None not in values:
         has_value = any((value or 0) > (null or 0) for value, null in zip(values, nulls, strict=True))
     known = ColumnStatistics(has_null=has_null, has_not_null=has_value)
-    if kind not in _ORDERED or not files:
+    if _literal(field) is None or not files:
         return known
     bounds = [
-        file.bounds(field_id, kind)
+        file.bounds(field_id, iceberg_type)
         for file in files
         if field_id not in file.value_counts or file.value_counts[field_id] != file.null_counts.get(field_id)
     ]
@@ -52,6 +82,11 @@ def column_statistics(files: Sequence[DataFile], field: Mapping[str, Any], decla
     return ColumnStatistics(minimum=minimum, maximum=maximum, has_null=has_null, has_not_null=has_value)
 
 
+def _literal(field: Mapping[str, Any]) -> SparkLiteral | None:
+    known = known_type(field["type"])
+    return None if known is None else known.literal
+
+
 def _values(bounds: list[int], field: Mapping[str, Any], declared: pa.Field) -> pa.Array:
     """Bounds are whole units since the epoch, as values are stored; never Python's dates, which end too early."""
     stored = stored_type(field["type"])
@@ -62,11 +97,11 @@ def _values(bounds: list[int], field: Mapping[str, Any], declared: pa.Field) -> 
 def bounds_predicate(
     files: Sequence[DataFile], row_ids: NDArray[np.int64], fields: Iterable[Mapping[str, Any]], alias: str
 ) -> str:
-    """Ranges of the columns that tell the rows with these ids from the others best; empty when none does.
+    """Ranges of the columns that separate the rows with these ids from the others best; empty when none does.
 
     They are ranges of whole files, or of row groups where few files are touched: Spark skips both by their statistics.
     """
-    fields = [field for field in fields if field["type"] in _ORDERED]
+    fields = [field for field in fields if _literal(field) is not None]
     touched = prune.by_row_ids(files, row_ids)
     paths = {file.path for file in touched}
     others = [file for file in files if file.path not in paths]
@@ -75,13 +110,13 @@ def bounds_predicate(
         others += spared_groups
     if not others or not touched:
         return ""
-    found: list[tuple[int, str]] = []
+    predicates: list[tuple[int, str]] = []
     for field in fields:
         spared, text = _range(touched, others, field, alias)
         if spared:
-            found.append((spared, text))
-    found.sort(reverse=True)
-    return " AND ".join(text for _, text in found[:_COLUMNS_USED])
+            predicates.append((spared, text))
+    predicates.sort(reverse=True)
+    return " AND ".join(text for _, text in predicates[:_COLUMNS_USED])
 
 
 def _in_row_groups(
@@ -106,19 +141,20 @@ def _in_row_groups(
 def _range(
     touched: Sequence[DataFile], others: Sequence[DataFile], field: Mapping[str, Any], alias: str
 ) -> tuple[int, str]:
-    field_id, kind = field["id"], field["type"]
-    bounds = [file.bounds(field_id, kind) for file in touched]
+    field_id, iceberg_type = field["id"], field["type"]
+    bounds = [file.bounds(field_id, iceberg_type) for file in touched]
     if any(low is None or high is None for low, high in bounds) or any(
         file.null_counts.get(field_id) != 0 for file in touched
     ):
         return 0, ""
     low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
-    least, most = literal(low, kind), literal(high, kind)
+    literal = _literal(field)
+    least, most = (None, None) if literal is None else (literal(low), literal(high))
     if least is None or most is None:
         return 0, ""
     spared = 0
     for file in others:
-        other_low, other_high = file.bounds(field_id, kind)
+        other_low, other_high = file.bounds(field_id, iceberg_type)
         if other_low is not None and other_high is not None and (other_high < low or other_low > high):
             spared += file.record_count
     if not spared:

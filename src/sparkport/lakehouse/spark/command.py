@@ -1,7 +1,7 @@
-"""How a Connect server is started: the command line, and beside it, in a file, what others must not see there.
+"""How a Connect server is started: its command line, and a file with what others must not see on a command line.
 
-Who can reach a Connect server runs any code as its user. So it listens on loopback only and asks for a token that is
-drawn for each start, and the other ports that Spark opens ask for a secret, too.
+Whoever reaches a Connect server can run any code as its user. So it listens on loopback only and asks for a token that
+is drawn for each start, and the other ports that Spark opens ask for a secret, too.
 """
 
 from __future__ import annotations
@@ -36,22 +36,24 @@ def spark_home() -> Path:
 
 def spark_environment(settings: LakehouseSettings, environment: Mapping[str, str]) -> dict[str, str]:
     """What Spark gets of our own environment. Keys of a store are passed on where tables are in one."""
-    found = {
+    inherited = {
         name: value
         for name, value in environment.items()
         if not _KEPT_BACK.fullmatch(name)
         and (_PASSED_ON.fullmatch(name.upper()) or (settings.uses_store and _CLOUDS.fullmatch(name)))
     }
-    return {**found, "SPARK_HOME": str(spark_home()), "PYSPARK_PYTHON": sys.executable}
+    return {**inherited, "SPARK_HOME": str(spark_home()), "PYSPARK_PYTHON": sys.executable}
 
 
 @contextmanager
 def spark_command(settings: LakehouseSettings, port: int, *, token: str, jars: Sequence[str]) -> Iterator[list[str]]:
-    """The command, good for one start within the block and by this thread: catalogs have passwords and keys, so that
-    their settings are in a file that only we can read, gone at the end of the block."""
+    """The command, good for one start within the block and by this thread. Catalogs have passwords and keys, so their
+    settings are in a file that only we can read, and that is gone at the end of the block."""
     conf = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
+        # So that ``Operations.end_leftovers`` may ask for an operation that is over.
+        "spark.connect.session.inactiveOperations.cacheExpiration": "0",
     }
     if settings.spark_is_local:  # executors elsewhere have to find the driver
         conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}

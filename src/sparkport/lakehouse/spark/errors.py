@@ -1,7 +1,7 @@
-"""What Spark raises, as errors of ours.
+"""Spark's exceptions as errors of ours.
 
-Failures are told apart by gRPC's status, Spark's error conditions and the classes of Java's exceptions; never by words
-in a text, which a table's name or a value can have as well.
+gRPC's status, Spark's error conditions and the classes of Java's exceptions say what has failed; words in a text never
+do, because a table's name or a value can have them as well.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["LostRace", "translated"]
 
 _NO_SPARK = frozenset({"UNAVAILABLE", "CANCELLED", "DEADLINE_EXCEEDED"})
 _OTHER_SPARK = ("INVALID_HANDLE.", "OPERATION_CANCELED")
-"""Conditions of one that was started anew and does not know the session, or was told by others to stop."""
+"""Conditions of a Spark that was started anew and does not know the session, or that others have stopped."""
 
 _NO_CATALOG = frozenset(
     {
@@ -29,7 +29,7 @@ _NO_CATALOG = frozenset(
 )
 _LOST_RACE = frozenset({"ValidationException", "CommitFailedException"})
 _OF_EXECUTORS = "SparkException"
-"""What a failed task ends as. Others' commits are met by the driver, and fail no task."""
+"""How a failed task ends. The driver meets others' commits, and these fail no task."""
 
 _OF_FILES = ("java.io.", "java.nio.file.", "org.apache.hadoop.fs.")
 _OF_SQLITE = "org.sqlite."
@@ -63,7 +63,7 @@ def _translation(what: str, exc: Exception) -> SparkportError:
         return Unavailable(f"{what}: Spark cannot reach the catalog; try again")
     if _status(exc) in _NO_SPARK or str(condition).startswith(_OTHER_SPARK):
         return Unavailable(f"{what}: Spark is not there; try again")
-    # Texts of Spark's tell of files, classes and statements, and so are for the log.
+    # Spark's texts name files, classes and statements, and so are for the log.
     return InternalError(f"{what}: Spark failed: {condition or type(exc).__name__}")
 
 
@@ -104,8 +104,8 @@ def _causes(exc: Exception) -> list[_Cause]:
         first = stack.partition("\n")[0]
         return [_Cause(first, ""), *(_Cause(name, text) for name, text in _CAUSED_BY.findall(stack))]
     # A server that sends no stack names the class at the beginning, if pyspark does not know it.
-    found = _REASON.match(str(exc))
-    return [_Cause(found[1], "")] if found and hasattr(exc, "getCondition") else []
+    match = _REASON.match(str(exc))
+    return [_Cause(match[1], "")] if match and hasattr(exc, "getCondition") else []
 
 
 def _status(exc: Exception) -> str | None:

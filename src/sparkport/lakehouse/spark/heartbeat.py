@@ -1,7 +1,7 @@
-"""Finding out that Spark, though it runs, has ceased to answer: whoever waits for it would wait for ever.
+"""Finding out that Spark runs but has ceased to answer: a caller that waits for it would wait for ever.
 
-A process that has ended is noticed by its parent and by every call. One that hangs, or was stopped, is noticed by
-nobody: its sockets are open, and a statement may rightly take hours. So it is asked something that takes no time.
+Its parent and every call notice a process that has ended. Nobody notices one that hangs, or was stopped: its sockets
+are open, and a statement may rightly take hours. So the server asks it something that takes no time.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 def launched(command: Sequence[str], *, end: signal.Signals = signal.SIGKILL) -> list[str]:
-    """A command, of which the first part is a path, that the kernel ends with the thread that has started it.
+    """A command that the kernel ends with the thread that has started it; its first part is a path.
 
-    It asks for that itself before it becomes what was asked for. To ask from inside a fork of our own process can hang:
-    gRPC has handlers there that may wait for threads which are not in it.
+    The new process asks for that itself before it runs the command. Asking from inside a fork of our own process can
+    hang: gRPC has handlers there that may wait for threads which are not in it.
     """
     return [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), str(int(end)), *command]

@@ -1,7 +1,7 @@
 """Spark, by way of Connect: a server that is started as a child process or runs already, and a pool of its sessions.
 
-The child is watched by one thread, which starts it again when it dies; it cannot outlive that thread. Nobody waits
-for it but those who need it: reads and listings do not.
+One thread watches the child and starts it again when it dies; the child cannot outlive that thread. Only those who need
+Spark wait for it: reads and listings do not.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from sparkport.lakehouse.spark.command import spark_command, spark_environment
 from sparkport.lakehouse.spark.connect import open_session
 from sparkport.lakehouse.spark.errors import LostRace, translated
 from sparkport.lakehouse.spark.heartbeat import wait_for_answer, watch
-from sparkport.lakehouse.spark.sessions import Sessions
+from sparkport.lakehouse.spark.sessions import Sessions, Work
 
-__all__ = ["LostRace", "Sessions", "SparkServer", "SparkState", "translated"]
+__all__ = ["LostRace", "Sessions", "SparkServer", "SparkState", "Work", "translated"]
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ _RESTART_SECONDS = 2.0
 _PATIENT_SECONDS = 60.0
 _START_SECONDS = 300.0
 _DOWNLOAD_SECONDS = 1_800.0
-"""How long a start may take before it is given up and another one made: jars are downloaded in the first of all."""
+"""How long a start may take before the next try: the very first one downloads jars."""
 _TRIES = 5
 """After so many failures in a row writes are refused at once, and Spark is tried again at longer intervals."""
 
@@ -124,9 +124,9 @@ class SparkServer:
         with self._sessions.session(conf, timeout=timeout, limited=limited) as session:
             yield session
 
-    def sessions(self, conf: Mapping[str, str]) -> Sessions:
+    def sessions(self, conf: Mapping[str, str], size: int | None = None) -> Sessions:
         """A pool of sessions that all have these settings: several catalogs can share one Spark."""
-        pool = Sessions(self, conf, self._settings.sessions, limit=lambda: self._settings.statement_seconds)
+        pool = Sessions(self, conf, size or self._settings.sessions, limit=lambda: self._settings.statement_seconds)
         self._pools.add(pool)
         return pool
 
@@ -137,7 +137,7 @@ class SparkServer:
 
     @property
     def url(self) -> str:
-        """Where the Connect server is, once it is ready, and its token: whoever has it can do whatever we can."""
+        """Where the Connect server is, once it is ready, and its token, with which anybody can do whatever we can."""
         return self._url
 
     @property
@@ -145,8 +145,8 @@ class SparkServer:
         """Counts the servers that there have been: sessions of an earlier one are gone with it."""
         return self._generation
 
-    def open_session(self) -> Any:
-        return open_session(self._url, is_child=self.is_child)
+    def open_session(self, same_as: Any = None) -> Any:
+        return open_session(self._url, is_child=self.is_child, same_as=same_as)
 
     def lost(self, generation: int) -> bool:
         """Asked by one who could not reach the server: whether it has ended, so that there will be another one."""
@@ -188,7 +188,7 @@ class SparkServer:
             self._stopping.wait(_PATIENT_SECONDS if failures >= _TRIES else _RESTART_SECONDS * (failures - 1))
 
     def _supervise_external(self) -> None:
-        """One that was not started here is waited for, whatever became of it; nobody waits in it meanwhile."""
+        """Wait for a Spark that was not started here, whatever became of it; no call waits in it meanwhile."""
         while not self._stopping.is_set():
             self._generation += 1
             self._set(SparkState.READY)
@@ -254,7 +254,7 @@ class SparkServer:
             logger.error("Spark has ended with code %s; its last lines:\n%s", code, "\n".join(last[-10:]))
 
     def _watch(self, ended: threading.Event) -> None:
-        """One that runs and answers nobody is killed, which wakes all who wait for it and brings the next one."""
+        """Kill a Spark that runs and answers nobody: this wakes all who wait for it and brings the next one."""
 
         def work() -> None:
             if watch(self.open_session, lambda: self._settings.silence_seconds, ended=ended):

@@ -1,12 +1,11 @@
 """Rows on their way to Spark: Parquet files in a folder that Spark can read, gone when their statement is over.
 
-A server's folder is locked while it lives, so that whoever starts next can tell what the dead have left.
+A server's folder is locked while it lives, so that the next server knows what dead ones have left.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import logging
@@ -15,17 +14,17 @@ import re
 import shutil
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparkport.errors import PermissionDenied, ResourceExhausted, SparkportError, Unavailable
-from sparkport.lakehouse.modes import FileMode
+from sparkport.catalog.disk_errors import disk_error
+from sparkport.errors import SparkportError
+from sparkport.lakehouse.file_modes import FileMode
 
 __all__ = ["Noted", "StagedRows", "Staging"]
 
@@ -43,7 +42,9 @@ class StagedRows:
         self.path = path
         self.schema = schema
         self.rows = 0
+        self.nbytes = 0
         self._writer: pq.ParquetWriter | None = None
+        self._opened = False
         self._held: list[pa.RecordBatch] = []
         self._held_rows = 0
         self._held_bytes = 0
@@ -55,6 +56,7 @@ class StagedRows:
         self._held_rows += batch.num_rows
         self._held_bytes += batch.nbytes
         self.rows += batch.num_rows
+        self.nbytes += batch.nbytes
         if self._held_rows >= _GROUP_ROWS or self._held_bytes >= _GROUP_BYTES:
             self._flush()
 
@@ -67,15 +69,17 @@ class StagedRows:
             self._writer.close()
         return self.path
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """All rows again, for this process. Few of them have never been on disk."""
+    def batches(self, names: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """All rows again, for this process, or some of their columns. Few of them have never been on disk."""
         if self._writer is None:
-            yield from self._held
+            yield from self._held if names is None else [batch.select(names) for batch in self._held]
             return
         path = self.finish()
+        schema = self.schema if names is None else pa.schema([self.schema.field(name) for name in names])
         with _disk_errors(), pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(_READ_ROWS):
-                yield pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
+            chosen = file.iter_batches(_READ_ROWS, columns=None if names is None else list(names))
+            for batch in chosen:
+                yield pa.RecordBatch.from_arrays([batch.column(name) for name in schema.names], schema=schema)
 
     def discard(self) -> None:
         """Safe to repeat."""
@@ -83,11 +87,13 @@ class StagedRows:
         if self._writer is not None:
             with contextlib.suppress(OSError, pa.ArrowException):
                 self._writer.close()
-        with contextlib.suppress(OSError):
-            self.path.unlink(missing_ok=True)
+        if self._opened:
+            with contextlib.suppress(OSError):
+                self.path.unlink(missing_ok=True)
 
     def _open(self) -> pq.ParquetWriter:
         """Read once and soon: what costs time to write, and none to read, is left out."""
+        self._opened = True
         return pq.ParquetWriter(self.path, self.schema, compression="lz4", use_dictionary=False, write_statistics=False)
 
     def _flush(self) -> None:
@@ -101,30 +107,23 @@ class StagedRows:
             self._writer.write_table(table, row_group_size=_GROUP_ROWS)
 
 
-class _disk_errors:  # noqa: N801 - reads as a word of the with statement
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if isinstance(exc, OSError):
-            if exc.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(exc):
-                raise ResourceExhausted("the staging folder's disk is full") from exc
-            if exc.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-                raise PermissionDenied(f"the staging folder cannot be written: {exc.strerror or exc}") from exc
-            raise Unavailable(f"the staging folder cannot be written: {exc.strerror or exc}") from exc
+@contextlib.contextmanager
+def _disk_errors() -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        raise disk_error(exc, "the staging folder") from exc
 
 
 _OWN = re.compile(r"[0-9a-f]{32}")
-_JOURNAL = "metadata.jsonl"
-_OLD_JOURNAL = "metadata.txt"
+_NOTES = "metadata.jsonl"
+_OLD_NOTES = "metadata.txt"
 """What earlier versions wrote, one address in a line: it cannot be told from a name with a line's end in it, so that
 nothing is done by it. Files that such a server left are removed by maintenance."""
 _CATALOG = "catalog.txt"
 _OWNER = "owner.lock"
-_JOURNAL_LINES = 4_096
-_JOURNAL_KEPT = 512
+_NOTE_LINES = 4_096
+_NOTES_KEPT = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,17 +137,17 @@ class Noted:
 class Staging:
     """The folder of one server, made at its start and removed at its end.
 
-    It also holds a journal of the metadata files that the server has begun to write: after a crash those that nobody
-    points to can be told from all others. Only the last few can be in doubt, so the journal is kept short.
+    It also holds notes of the metadata files that the server has begun to write: after a crash the next server
+    knows by them which of these nobody points to. Only the last few can be in doubt, so few notes are kept.
     """
 
     def __init__(self, root: str, *, catalog: str = "", mode: FileMode = FileMode.PRIVATE) -> None:
-        """``catalog`` tells catalogs apart that share a folder: only who has the same one can judge of its files."""
+        """``catalog`` separates catalogs that share a folder: only a server of the same one can judge its files."""
         self._root = Path(root)
         self._catalog = catalog
         self.folder = self._root / uuid.uuid4().hex
-        self._journal_lock = threading.Lock()
-        self._journal_lines: list[str] = []
+        self._notes_lock = threading.Lock()
+        self._note_lines: list[str] = []
         with _disk_errors():
             mode.make_folder(self._root)
             with self._alone():
@@ -175,17 +174,17 @@ class Staging:
         self._write(json.dumps({"published": location}))
 
     def _write(self, text: str) -> None:
-        journal = self.folder / _JOURNAL
-        with self._journal_lock, _disk_errors():
+        notes = self.folder / _NOTES
+        with self._notes_lock, _disk_errors():
             line = f"{text}\n"
-            self._journal_lines.append(line)
-            if len(self._journal_lines) > _JOURNAL_LINES:
-                del self._journal_lines[:-_JOURNAL_KEPT]
-                aside = journal.with_suffix(".new")
-                aside.write_text("".join(self._journal_lines))
-                aside.replace(journal)
+            self._note_lines.append(line)
+            if len(self._note_lines) > _NOTE_LINES:
+                del self._note_lines[:-_NOTES_KEPT]
+                aside = notes.with_suffix(".new")
+                aside.write_text("".join(self._note_lines))
+                aside.replace(notes)
                 return
-            with journal.open("a") as file:
+            with notes.open("a") as file:
                 file.write(line)
 
     @property
@@ -194,7 +193,7 @@ class Staging:
         return self.folder.name
 
     def clean(self, forget: Callable[[str, list[Noted]], None]) -> None:
-        """Remove what servers of the same catalog that are no more have left.
+        """Remove what dead servers of the same catalog have left.
 
         ``forget`` is given their names and what they noted last. What it fails for is left for the next time. It may
         take its time: other servers start meanwhile, and take a folder that is looked at for one with an owner.
@@ -204,7 +203,7 @@ class Staging:
                 with lock:
                     logger.info("removing what a dead server staged in %s", other)
                     try:
-                        forget(other.name, _noted(other / _JOURNAL))
+                        forget(other.name, _noted(other / _NOTES))
                     except SparkportError as exc:
                         logger.warning("what a dead server has left is not removed yet: %s", exc)
                         continue
@@ -212,21 +211,21 @@ class Staging:
 
     def _claimed(self) -> list[tuple[Path, IO[str]]]:
         """The folders of dead servers, with their locks, which we hold from now on."""
-        found: list[tuple[Path, IO[str]]] = []
+        claimed: list[tuple[Path, IO[str]]] = []
         with self._alone():
             for other in sorted(self._root.iterdir()):
                 if other == self.folder or not _OWN.fullmatch(other.name) or not self._is_of_same_catalog(other):
                     continue
                 lock = _owned(other)
                 if lock is not None:
-                    found.append((other, lock))
-        return found
+                    claimed.append((other, lock))
+        return claimed
 
     def _is_of_same_catalog(self, folder: Path) -> bool:
         try:
             return (folder / _CATALOG).read_text() == self._catalog
         except FileNotFoundError:  # it died before it did anything at all
-            return not any((folder / name).exists() for name in (_JOURNAL, _OLD_JOURNAL))
+            return not any((folder / name).exists() for name in (_NOTES, _OLD_NOTES))
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -236,19 +235,19 @@ class Staging:
             yield
 
 
-def _noted(journal: Path) -> list[Noted]:
-    """What a journal has in lines that are whole: the last one may have been cut off."""
-    if not journal.exists():
+def _noted(notes: Path) -> list[Noted]:
+    """What notes have in lines that are whole: the last one may have been cut off."""
+    if not notes.exists():
         return []
-    found: dict[str, bool] = {}
-    for line in journal.read_text(errors="replace").split("\n"):
+    published_by_location: dict[str, bool] = {}
+    for line in notes.read_text(errors="replace").split("\n"):
         with contextlib.suppress(ValueError):
             match json.loads(line):
                 case str() as location:
-                    found.setdefault(location, False)
+                    published_by_location.setdefault(location, False)
                 case {"published": str() as location}:
-                    found[location] = True
-    return [Noted(location, published) for location, published in found.items()]
+                    published_by_location[location] = True
+    return [Noted(location, published) for location, published in published_by_location.items()]
 
 
 def _owned(folder: Path) -> IO[str] | None:

@@ -1,8 +1,8 @@
 """The first append and the first MERGE of a new Spark take seconds: so they are made on a table that nobody needs.
 
 Java also has to see many rows before it compiles what handles them: ten million take thrice the time of the next ten
-million. So there are enough of them, and what was learnt of few is done again. It stops as soon as somebody real is at
-work, who then warms Spark up himself.
+million. So the warm-up has enough rows, and repeats what was compiled for few. It stops as soon as a real statement
+comes, which then warms Spark up itself.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MERGE = f"MERGE INTO {_TABLE} t USING warm s ON t._row_id = s.id AND t.id < {_R
 
 
 def warm_up(spark: Sessions, staging: Path, catalog: str) -> None:
-    """Failures are only logged: whatever is wrong, a statement will meet it and tell."""
+    """Failures are only logged: whatever is wrong, a statement will meet it and report it."""
     folder = staging / f"warm-up-{uuid.uuid4().hex}"
     try:
         folder.mkdir()

@@ -5,14 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Protocol
 
 from sparkport.catalog.constraints import require_checks
 from sparkport.catalog.context import CallContext
-from sparkport.catalog.ddl import MutableCatalog, MutableSchema, OnConflict, TableDefinition, check_new_names
+from sparkport.catalog.ddl import MutableSchema, OnConflict, TableDefinition, check_new_names
 from sparkport.catalog.defaults import require_default
+from sparkport.catalog.dropped import DroppedTable, RestoringCatalog
+from sparkport.catalog.figures import Figure
 from sparkport.catalog.model import CatalogVersion, Schema, find_by_name
 from sparkport.catalog.names import require_name, require_schema_name, require_schema_texts
+from sparkport.catalog.readiness import Readiness
+from sparkport.catalog.spark_sql import SparkSql
 from sparkport.catalog.table import Table
 from sparkport.errors import (
     AlreadyExists,
@@ -24,15 +29,18 @@ from sparkport.errors import (
     Unavailable,
 )
 from sparkport.lakehouse.columns.columns import CHECKS, new_columns, tag_properties, tags_in
+from sparkport.lakehouse.columns.keys import UNIQUE, identifier_fields, unique_property
 from sparkport.lakehouse.iceberg.edits import new_table
 from sparkport.lakehouse.iceberg.metadata_files import write_metadata
 from sparkport.lakehouse.iceberg.row_groups import row_group_properties
 from sparkport.lakehouse.names import TableName
-from sparkport.lakehouse.places import new_folder
+from sparkport.lakehouse.scan.version import JOURNAL
 from sparkport.lakehouse.tables.engine import LakeEngine
+from sparkport.lakehouse.tables.restore import dropped_tables, note_dropped, restore
 from sparkport.lakehouse.tables.table import LakeTable
+from sparkport.lakehouse.warehouse import new_folder
 
-__all__ = ["LakehouseCatalog", "LakehouseSchema"]
+__all__ = ["LakehouseCatalog", "LakehouseSchema", "Watch"]
 
 logger = logging.getLogger(__name__)
 
@@ -65,25 +73,32 @@ class LakehouseSchema(MutableSchema):
 
     def tables(self, ctx: CallContext) -> Iterable[Table]:
         # Only this schema's are looked up: where the others are costs a REST catalog a call for each.
-        tables = self._engine.cut(ctx).tables
-        for table in [name for name in tables if name[0] == self.name]:
-            version = self._engine.listed(table, tables)
+        cut = self._engine.views.cut(ctx)
+        for table in [name for name in cut.tables if name.schema == self.name]:
+            version = self._engine.versions.listed(table, cut)
             if version is not None:
                 yield LakeTable(version, self._engine)
+        views, spark_sql = self._catalog.spark_views, self._catalog.spark_sql
+        if views is not None and spark_sql is not None:
+            yield from views.listed(spark_sql, self.name)
+
+    def _view(self, name: str) -> Table | None:
+        views, spark_sql = self._catalog.spark_views, self._catalog.spark_sql
+        return None if views is None or spark_sql is None else views.find(spark_sql, self.name, name)
 
     def table(self, ctx: CallContext, name: str) -> Table | None:
-        version = self._engine.version_for(ctx, (self.name, name))
+        version = self._engine.views.version(ctx, TableName(self.name, name))
         if version is None:
-            found = self.table_name(ctx, name)
-            version = None if found is None else self._engine.version_for(ctx, (self.name, found))
-        return None if version is None else LakeTable(version, self._engine)
+            exact = self.table_name(ctx, name)
+            version = None if exact is None else self._engine.views.version(ctx, TableName(self.name, exact))
+        return self._view(name) if version is None else LakeTable(version, self._engine)
 
     def table_name(self, ctx: CallContext, name: str) -> str | None:
-        tables = self._engine.cut(ctx).tables
+        tables = self._engine.views.cut(ctx).tables
         if (self.name, name) in tables:
             return name
-        found = find_by_name((_Name(table) for schema, table in tables if schema == self.name), name)
-        return None if found is None else found.name
+        match = find_by_name((_Name(table) for schema, table in tables if schema == self.name), name)
+        return None if match is None else match.name
 
     def create_table(
         self, ctx: CallContext, definition: TableDefinition, on_conflict: OnConflict = OnConflict.ERROR
@@ -105,31 +120,44 @@ class LakehouseSchema(MutableSchema):
             **{key: value for key, value in columns.properties().items() if value},
             **tag_properties(definition.tags),
         }
+        if self._engine.journal.takes_columns(columns.declared.names):
+            properties[JOURNAL] = "true"
         if definition.checks:
             properties[CHECKS] = json.dumps(list(definition.checks))
+        if unique := unique_property(definition.keys, columns):
+            properties[UNIQUE] = unique
         if definition.comment:
             properties["comment"] = definition.comment
-        name: TableName = (self.name, existing or definition.name)
+        name = TableName(self.name, existing or definition.name)
         folder = f"{self._catalog.warehouse}/{new_folder(self.name, definition.name)}"
-        metadata = new_table(folder, columns.fields, last_column_id=columns.last_id, properties=properties)
-        location = write_metadata(self._engine.files, metadata, None)
-        old = self._point(name, location, replaces=existing is not None)
-        self._engine.files.published([location])
-        self._engine.own.note(ctx, name, old, location)
-        return LakeTable(self._engine.version(name, location), self._engine)
+        metadata = new_table(
+            folder,
+            columns.fields,
+            last_column_id=columns.last_id,
+            properties=properties,
+            identifier_fields=identifier_fields(definition.keys, columns),
+        )
+        location = write_metadata(self._engine.storage.files, metadata, None)
+        with self._engine.dropping(ctx, [] if existing is None else [name]):
+            old = self._point(name, location, replaces=existing is not None)
+        if old is not None:
+            note_dropped(self._engine, ctx, name, old)
+        self._engine.storage.files.published([location])
+        self._engine.views.session_ddl.note(ctx, name, old, location)
+        return LakeTable(self._engine.versions.at(name, location), self._engine)
 
     def _point(self, name: TableName, location: str, *, replaces: bool) -> str | None:
         """Make or replace a table; where the metadata of the old one was.
 
         The new metadata is removed only if the catalog has refused it: a commit whose answer was lost may lead there.
         """
-        pointers = self._engine.pointers
+        pointers = self._engine.storage.pointers
         try:
             if replaces:
                 return pointers.replace(name, location)
             pointers.create(name, location)
         except (AlreadyExists, Conflict, NotFound):
-            self._engine.files.delete(location)
+            self._engine.storage.files.delete(location)
             raise
         except Unavailable:
             if pointers.location(name) != location:
@@ -138,61 +166,105 @@ class LakehouseSchema(MutableSchema):
         return None
 
     def drop_table(self, ctx: CallContext, name: str) -> None:
-        """Of a table whose metadata is gone too: nothing of it is read."""
-        found = self.table_name(CallContext(), name)
-        if found is None:
+        """One whose metadata is gone can be dropped, too."""
+        exact = self.table_name(CallContext(), name)
+        if exact is None:
             raise TableNotFound(self.name, name)
-        location = self._engine.pointers.drop((self.name, found))
-        self._engine.dropped(ctx, (self.name, found), location)
+        with self._engine.dropping(ctx, [TableName(self.name, exact)]):
+            location = self._engine.storage.pointers.drop(TableName(self.name, exact))
+        note_dropped(self._engine, ctx, TableName(self.name, exact), location)
+        self._engine.dropped(ctx, TableName(self.name, exact), location)
 
     def _require(self, name: str) -> Table:
-        version = self._engine.current((self.name, name))
+        version = self._engine.versions.current(TableName(self.name, name))
         if version is None:
             raise TableNotFound(self.name, name)
         return LakeTable(version, self._engine)
 
     def rename_table(self, ctx: CallContext, name: str, new_name: str) -> Table:
         require_name(new_name, "table")
-        found = self.table_name(CallContext(), name)
-        if found is None:
+        exact = self.table_name(CallContext(), name)
+        if exact is None:
             raise TableNotFound(self.name, name)
         taken = self.table_name(CallContext(), new_name)
-        if taken is not None and taken != found:
+        if taken is not None and taken != exact:
             raise AlreadyExists(f"table '{self.name}.{taken}' already exists")
-        self._engine.pointers.rename((self.name, found), (self.name, new_name))
-        renamed = self._engine.current((self.name, new_name))
+        self._engine.storage.pointers.rename(TableName(self.name, exact), TableName(self.name, new_name))
+        renamed = self._engine.versions.current(TableName(self.name, new_name))
         if renamed is None:
             raise TableNotFound(self.name, new_name)
-        self._engine.dropped(ctx, (self.name, found), renamed.location)
-        self._engine.own.note(ctx, renamed.name, None, renamed.location)
+        self._engine.dropped(ctx, TableName(self.name, exact), renamed.location)
+        self._engine.views.session_ddl.note(ctx, renamed.table, None, renamed.location)
         return LakeTable(renamed, self._engine)
 
 
-class LakehouseCatalog(MutableCatalog):
+class Watch(Protocol):
+    """Who knows how the lakehouse is."""
+
+    def current(self) -> Iterable[Figure]: ...
+
+    def readiness(self) -> Readiness: ...
+
+
+class SparkViews(Protocol):
+    """Who knows the views that Spark runs."""
+
+    def locations(self, schemas: Collection[str]) -> Mapping[TableName, str]: ...
+
+    def listed(self, spark_sql: SparkSql, schema: str) -> Iterable[Table]: ...
+
+    def find(self, spark_sql: SparkSql, schema: str, name: str) -> Table | None: ...
+
+
+class LakehouseCatalog(RestoringCatalog):
+    keeps_history = True
+
     def __init__(self, engine: LakeEngine, *, warehouse: str, default_schema: str = "public") -> None:
-        self.name = engine.catalog_name
+        self.name = engine.storage.catalog_name
         self.engine = engine
         self.warehouse = warehouse
         self.default_schema = default_schema
         self.transactions = engine.transactions
-        if default_schema not in engine.pointers.cut().schemas:
-            engine.pointers.create_schema(default_schema, {})
+        self.scratch_folder = engine.storage.staging.folder
+        self.watch: Watch | None = None
+        self.spark_views: SparkViews | None = None
+        if default_schema not in engine.storage.pointers.cut().schemas:
+            engine.storage.pointers.create_schema(default_schema, {})
 
     def schemas(self, ctx: CallContext) -> Iterable[Schema]:
-        schemas = self.engine.cut(ctx).schemas
+        schemas = self.engine.views.cut(ctx).schemas
         return [LakehouseSchema(name, properties, self) for name, properties in schemas.items() if "." not in name]
 
     def version(self, ctx: CallContext) -> CatalogVersion:
         """A hash of all that the listing shows: commits of rows leave it as it is."""
-        cut = self.engine.pointers.cut()
-        digest = hashlib.sha256(repr([(name, sorted(found.items())) for name, found in cut.schemas.items()]).encode())
+        cut = self.engine.storage.pointers.cut()
+        digest = hashlib.sha256(
+            repr([(name, sorted(properties.items())) for name, properties in cut.schemas.items()]).encode()
+        )
         for table in cut.tables:
-            version = self.engine.listed(table, cut.tables)
-            digest.update(repr((table, None if version is None else version.fingerprint)).encode())
+            version = self.engine.versions.listed(table, cut)
+            digest.update(repr((tuple(table), None if version is None else version.fingerprint)).encode())
+        views = {} if self.spark_views is None else self.spark_views.locations(set(cut.schemas))
+        digest.update(repr(sorted(views.items())).encode())
         return CatalogVersion(int.from_bytes(digest.digest()[:7], "big"))
 
+    def figures(self) -> Iterable[Figure]:
+        return [*super().figures(), *(() if self.watch is None else self.watch.current())]
+
+    def readiness(self) -> Readiness:
+        return Readiness() if self.watch is None else self.watch.readiness()
+
     def committed_statement(self, statement: str, *, schema: str, table: str) -> int | None:
-        return self.engine.pointers.statement(statement, (schema or self.default_schema, table))
+        return self.engine.storage.pointers.statement(statement, TableName(schema or self.default_schema, table))
+
+    def dropped_tables(self, ctx: CallContext) -> Sequence[DroppedTable]:
+        return dropped_tables(self.engine)
+
+    def restore_table(self, ctx: CallContext, schema: str, name: str) -> None:
+        found = self.schema(CallContext(), schema)
+        if found is None:
+            raise SchemaNotFound(schema)
+        restore(self.engine, ctx, TableName(found.name, name))
 
     def create_schema(
         self, ctx: CallContext, name: str, *, comment: str | None = None, tags: Mapping[str, str] | None = None
@@ -202,40 +274,45 @@ class LakehouseCatalog(MutableCatalog):
         properties = tag_properties(tags or {})
         if comment:
             properties["comment"] = comment
-        if find_by_name((_Name(found) for found in self.engine.pointers.cut().schemas), name) is not None:
+        if find_by_name((_Name(schema) for schema in self.engine.storage.pointers.cut().schemas), name) is not None:
             raise AlreadyExists(f"schema '{name}' already exists")
-        self.engine.pointers.create_schema(name, properties)
-        self.engine.own.note_schema(ctx, name, properties)
+        self.engine.storage.pointers.create_schema(name, properties)
+        self.engine.views.session_ddl.note_schema(ctx, name, properties)
         return LakehouseSchema(name, properties, self)
 
     def drop_schema(self, ctx: CallContext, name: str) -> None:
-        cut = self.engine.pointers.cut()
-        found = find_by_name((_Name(schema) for schema in cut.schemas), name)
-        if found is None:
+        cut = self.engine.storage.pointers.cut()
+        existing = find_by_name((_Name(schema) for schema in cut.schemas), name)
+        if existing is None:
             raise SchemaNotFound(name)
-        for table, location in self.engine.pointers.drop_schema_with_tables(found.name).items():
+        with self.engine.dropping(ctx, [table for table in cut.tables if table.schema == existing.name]):
+            dropped = self.engine.storage.pointers.drop_schema_with_tables(existing.name)
+        for table, location in dropped.items():
+            note_dropped(self.engine, ctx, table, location)
             self.engine.dropped(ctx, table, location)
-        self.engine.own.note_schema(ctx, found.name, None)
+        self.engine.views.session_ddl.note_schema(ctx, existing.name, None)
 
     def rename_schema(self, ctx: CallContext, name: str, new_name: str) -> Schema:
         """Tables stay where they are: only the catalog's database changes."""
         require_schema_name(new_name)
-        cut = self.engine.pointers.cut()
-        found = find_by_name((_Name(schema) for schema in cut.schemas), name)
-        if found is None:
+        cut = self.engine.storage.pointers.cut()
+        existing = find_by_name((_Name(schema) for schema in cut.schemas), name)
+        if existing is None:
             raise SchemaNotFound(name)
-        if found.name == self.default_schema:
-            raise FailedPrecondition(f"schema '{found.name}' is the default one: serve it with another --schema first")
-        if any(other.startswith(f"{found.name}.") for other in cut.schemas):
-            raise FailedPrecondition(f"schema '{found.name}' has schemas within it: it keeps its name")
-        if new_name == found.name:
+        if existing.name == self.default_schema:
+            raise FailedPrecondition(
+                f"schema '{existing.name}' is the default one: serve it with another --schema first"
+            )
+        if any(other.startswith(f"{existing.name}.") for other in cut.schemas):
+            raise FailedPrecondition(f"schema '{existing.name}' has schemas within it: it keeps its name")
+        if new_name == existing.name:
             return LakehouseSchema(new_name, cut.schemas[new_name], self)
-        taken = find_by_name((_Name(schema) for schema in cut.schemas if schema != found.name), new_name)
+        taken = find_by_name((_Name(schema) for schema in cut.schemas if schema != existing.name), new_name)
         if taken is not None:
             new_name = taken.name
-        for table, location in self.engine.pointers.rename_schema(found.name, new_name).items():
-            self.engine.dropped(ctx, (found.name, table), location)
-            self.engine.own.note(ctx, (new_name, table), None, location)
-        self.engine.own.note_schema(ctx, found.name, None)
-        self.engine.own.note_schema(ctx, new_name, cut.schemas[found.name])
-        return LakehouseSchema(new_name, cut.schemas[found.name], self)
+        for table, location in self.engine.storage.pointers.rename_schema(existing.name, new_name).items():
+            self.engine.dropped(ctx, TableName(existing.name, table), location)
+            self.engine.views.session_ddl.note(ctx, TableName(new_name, table), None, location)
+        self.engine.views.session_ddl.note_schema(ctx, existing.name, None)
+        self.engine.views.session_ddl.note_schema(ctx, new_name, cut.schemas[existing.name])
+        return LakehouseSchema(new_name, cut.schemas[existing.name], self)

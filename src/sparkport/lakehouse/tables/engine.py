@@ -1,13 +1,15 @@
-"""What all tables of a lakehouse share: pointers, files, Spark, staging, writers, and the views of transactions."""
+"""Transactions on a lakehouse: what they defer, what they see of it, and how they end."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from sparkport.catalog.context import CallContext, current_call
+from sparkport.catalog.steps import step
 from sparkport.catalog.transaction import Isolation, OpenTransaction, TransactionState
 from sparkport.errors import (
     AlreadyExists,
@@ -17,67 +19,33 @@ from sparkport.errors import (
     SparkportError,
     TransactionNotActive,
 )
-from sparkport.lakehouse.cache import BoundedCache
-from sparkport.lakehouse.catalogs.ledger import Ledger
-from sparkport.lakehouse.catalogs.ledger_rows import ALL_SINCE
-from sparkport.lakehouse.catalogs.pointers import Cut, OutcomeUnknown, OverlaidTables, Pointers
-from sparkport.lakehouse.files import FileSystem
+from sparkport.lakehouse.catalogs.database import Work
+from sparkport.lakehouse.catalogs.journal_records import TableJournal
+from sparkport.lakehouse.catalogs.pointers import Edit, JournalMoved, Moved
+from sparkport.lakehouse.journal.settings import JournalSettings
 from sparkport.lakehouse.names import TableName
-from sparkport.lakehouse.places import Warehouse
 from sparkport.lakehouse.scan.version import TableVersion, VersionLoader
-from sparkport.lakehouse.spark.server import Sessions
-from sparkport.lakehouse.spark.staging import Staging
-from sparkport.lakehouse.tables.session_ddl import OwnChanges
-from sparkport.lakehouse.write.apply import Applier
-from sparkport.lakehouse.write.changes import NetChange, TableChange, Workspace
-from sparkport.lakehouse.write.commit import Committer, Pending
+from sparkport.lakehouse.tables.journal_flusher import JournalFlusher
+from sparkport.lakehouse.tables.planned_journals import PlannedJournals
+from sparkport.lakehouse.tables.storage import Storage
+from sparkport.lakehouse.tables.versions import TableVersions
+from sparkport.lakehouse.tables.views import LakeView, Views
+from sparkport.lakehouse.write.change_set import ChangeSet
+from sparkport.lakehouse.write.commit_group import CommitRequest, Committed, NotFlushed, quoted_names
+from sparkport.lakehouse.write.committer import Committer, done_elsewhere
+from sparkport.lakehouse.write.journal_writer import JournalWriter
+from sparkport.lakehouse.write.net_change import NetChange, TableChange
 from sparkport.lakehouse.write.own_rows import OwnRows
-from sparkport.lakehouse.write.writer import TableWriter, Writers
+from sparkport.lakehouse.write.spark_applier import SparkApplier
+from sparkport.lakehouse.write.workspace import Workspace
 from sparkport.transactions.manager import InDoubt, Transaction, Transactions, TransactionSettings, require_usable
 
-__all__ = ["LakeEngine", "LakeView"]
+__all__ = ["LakeEngine"]
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE = 300.0
-"""How long a commit waits for a Spark that is starting."""
-
-_ENTRIES_KEPT = 200_000
-"""Snapshots and log entries in all metadata that is kept: they are what makes it large."""
-
-_PINS_KEPT = 100_000
-"""Of which only the snapshot is kept: all of them are asked for at every beat, and few are read."""
-
-
-def _entries(version: TableVersion) -> int:
-    metadata = version.metadata
-    return 10 + len(metadata.snapshots) + len(metadata.snapshot_log) + len(metadata.metadata_log)
-
-
-@dataclass(slots=True, eq=False)
-class LakeView:
-    """What a transaction sees: all pointers of the moment it began, later ones for tables that it wrote itself.
-
-    ``net`` is what it has changed and not committed, ``returned`` are tables whose rows it was given and deleted,
-    ``unknown`` is a statement's commit that was not answered.
-    """
-
-    cut: Cut
-    since: int = 0
-    pins: dict[TableName, str | None] = field(default_factory=dict)
-    read: set[TableName] = field(default_factory=set)
-    net: NetChange | None = None
-    unknown: OutcomeUnknown | None = None
-    returned: set[TableName] = field(default_factory=set)
-
-    def change(self, table: TableName) -> TableChange | None:
-        return None if self.net is None else self.net.tables.get(table)
-
-    def location(self, table: TableName) -> str | None:
-        return self.pins[table] if table in self.pins else self.cut.tables.get(table)
-
-    def tables(self) -> Mapping[TableName, str]:
-        return self.cut.tables if not self.pins else OverlaidTables(self.cut.tables, self.pins)
+_ATTEMPTS = 8
+_DROP_SECONDS = 30.0
 
 
 class LakeEngine:
@@ -85,117 +53,42 @@ class LakeEngine:
 
     def __init__(
         self,
-        *,
-        catalog_name: str,
-        pointers: Pointers,
-        files: FileSystem,
-        spark: Sessions,
-        staging: Staging,
+        storage: Storage,
         loader: VersionLoader,
-        ledger: Ledger,
-        warehouse: Warehouse,
         settings: TransactionSettings | None = None,
-        direct_reads: bool = False,
+        journal: JournalSettings | None = None,
     ) -> None:
-        """``direct_reads``: clients that can may be told a snapshot's files, to read them themselves."""
-        self.catalog_name = catalog_name
-        self.direct_reads = direct_reads
-        self.pointers = pointers
-        self.files = files
-        self.spark = spark
-        self.staging = staging
-        self.ledger = ledger
-        self.warehouse = warehouse
-        self._loader = loader
+        self.storage = storage
+        self.versions = TableVersions(storage.pointers, loader)
         self._settings = settings or TransactionSettings()
         self.transactions: Transactions[LakeView] = Transactions(self, self._settings)
-        self.own = OwnChanges()
-        self.writers = Writers(
-            lambda table: TableWriter(table, catalog=catalog_name, pointers=pointers, files=files, spark=spark)
+        self.views = Views(storage.pointers, self.versions, self.transactions)
+        self.workspace = Workspace(storage.staging.folder)
+        self.applier = SparkApplier(
+            catalog=storage.catalog_name,
+            pointers=storage.pointers,
+            files=storage.files,
+            spark=storage.spark,
+            staging=storage.staging,
         )
-        self.workspace = Workspace(staging.folder)
-        self.applier = Applier(catalog=catalog_name, pointers=pointers, files=files, spark=spark, staging=staging)
-        self._committer = Committer(pointers=pointers, writers=self.writers, applier=self.applier, current=self.current)
-        self._versions: BoundedCache[tuple[TableName, str], TableVersion] = BoundedCache(_ENTRIES_KEPT, weigh=_entries)
-        self._pinned: BoundedCache[tuple[TableName, str], tuple[str, int | None]] = BoundedCache(_PINS_KEPT)
+        self.journal = JournalWriter(storage.pointers, self.versions.current, journal or JournalSettings())
+        self.planned = PlannedJournals(storage.pointers)
+        self.committer = Committer(pointers=storage.pointers, applier=self.applier, current=self.versions.current)
+        self.flusher = JournalFlusher(storage, self.versions, self.committer)
 
     def close(self) -> None:
-        self._committer.close()
+        self.committer.close()
         self.workspace.close()
-
-    # Looking at tables
-
-    def cut(self, ctx: CallContext) -> Cut:
-        """The catalog as a call sees it: now, or as its transaction does."""
-        with self.transactions.use(ctx) as transaction:
-            if transaction is None:
-                return self.pointers.cut()
-            view = transaction.state
-            for table in self.own.tables(ctx, since=view.since):
-                self._follow(ctx, view, table)
-            return Cut(view.tables(), self.own.schemas(ctx, view.cut.schemas, since=view.since))
-
-    def version_for(self, ctx: CallContext, table: TableName) -> TableVersion | None:
-        """A table as a call sees it."""
-        with self.transactions.use(ctx) as transaction:
-            if transaction is None:
-                return self.current(table)
-            location = self._follow(ctx, transaction.state, table)
-        return None if location is None else self.version(table, location)
-
-    def _follow(self, ctx: CallContext, view: LakeView, table: TableName) -> str | None:
-        """Where a transaction sees a table, moved on by what the caller itself has created or altered since."""
-        seen = view.location(table)
-        if view.change(table) is not None:
-            return seen
-        moved = self.own.follow(ctx, table, seen, since=view.since)
-        if moved != seen:
-            view.pins[table] = moved
-        return moved
-
-    def current(self, table: TableName) -> TableVersion | None:
-        location = self.pointers.location(table)
-        return None if location is None else self.version(table, location)
-
-    def version(self, table: TableName, location: str) -> TableVersion:
-        """A table as one metadata file describes it; that never changes, so it is kept."""
-        return self._versions.get((table, location), lambda: self._loader.load(table, location))
-
-    def listed(self, table: TableName, tables: Mapping[TableName, str]) -> TableVersion | None:
-        """A table for a listing: one that cannot be read, or may not, must not hide all others."""
-        try:
-            location = tables.get(table)
-            if location is None:  # dropped since the names were listed
-                return None
-            version = self.version(table, location)
-            version.fingerprint  # noqa: B018 - looks at the columns, which may be of a type that is not known here
-        except SparkportError as exc:
-            logger.warning("table '%s.%s' is left out of the listing: %s", *table, exc)
-            return None
-        return version
-
-    def require_schema(self, version: TableVersion) -> None:
-        """Rows that were fitted to a schema go into a table that still has it."""
-        current = self.current(version.name)
-        if current is None:
-            raise NotFound(f"table '{version.name[1]}' has been dropped")
-        if current.uuid != version.uuid or not current.columns.takes_rows_of(version.columns):
-            raise Conflict(f"table '{version.name[1]}' has been altered; run the statement again")
-
-    def committed(self, table: TableName, location: str, transaction: Transaction[LakeView] | None) -> None:
-        """A statement has published itself: its transaction sees the table as it is now."""
-        if transaction is not None:
-            transaction.state.pins[table] = location
 
     def dropped(self, ctx: CallContext, table: TableName, location: str) -> None:
         """The caller has dropped a table, or given it another name."""
-        self.own.note(ctx, table, location, None)
-        self.writers.forget(table)
+        self.views.session_ddl.note(ctx, table, location, None)
+        self.committer.forget(table)
 
     # Changes that wait for a commit
 
     def defers(self, transaction: Transaction[LakeView]) -> bool:
-        """Whether statements go through the transaction's own file.
+        """Whether statements go through the transaction's own database.
 
         Under serializable those do too that are committed one by one: what they read is checked with the commit.
         """
@@ -206,14 +99,15 @@ class LakeEngine:
         require_usable(transaction)
         view = transaction.state
         if view.net is None:
-            view.net = self.workspace.open(transaction.id)
+            view.net = NetChange(self.workspace, transaction.id)
         change = view.net.table(version)
         if change.version.location != version.location:
-            raise Conflict(f"table '{version.name[1]}' has been altered; run the transaction again")
+            raise Conflict(f"table '{version.table.name}' has been altered; run the transaction again")
         return change
 
     def deferred(
         self,
+        ctx: CallContext,
         transaction: Transaction[LakeView],
         count: int,
         *,
@@ -231,27 +125,29 @@ class LakeEngine:
             raise ResourceExhausted(
                 f"open transactions hold {held:,} bytes of changes, more than {self._settings.max_staged_bytes:,}"
             )
-        if transaction.auto_commit and transaction.state.net is not None:
-            try:
-                return self._commit_statement(transaction, statement, count)
-            finally:
-                self._close(transaction)
-        return count
-
-    def _commit_statement(self, transaction: Transaction[LakeView], statement: str | None, count: int) -> int:
-        pending = self._pending(transaction, {} if statement is None else {statement: count})
+        net = transaction.state.net
+        if not transaction.auto_commit or net is None:
+            return count
         try:
-            transaction.state.pins.update(self._commit(pending))
-        except (AlreadyExists, Conflict, NotFound):
-            # Those who were first may have been this very statement, at another server.
-            if statement is None:
-                raise
-            known = (self.pointers.statement(statement, table) for table in pending.changes)
-            committed = next((count for count in known if count is not None), None)
-            if committed is None:
-                raise
-            return committed
-        return count - sum(map(len, pending.gone.values()))
+            with net.change_sets(self.storage.staging, returned=transaction.state.returned) as changes:
+                return self.commit_statement(ctx, transaction, changes, statement)
+        finally:
+            self._close(transaction)
+
+    def commit_statement(
+        self,
+        ctx: CallContext,
+        transaction: Transaction[LakeView] | None,
+        changes: Mapping[TableName, ChangeSet],
+        statement: str | None,
+    ) -> int:
+        """Commit a statement at once; how many rows it changed. Its transaction sees the table as it is then."""
+        reads = {} if transaction is None else self._reads(transaction)
+        committed = self._commit(ctx, changes, reads, statement=statement)
+        if transaction is not None:
+            transaction.state.pins.update(committed.locations)
+            transaction.state.journals.update(committed.journals)
+        return committed.rows
 
     def own_rows(self, ctx: CallContext, version: TableVersion, columns: tuple[int, ...]) -> OwnRows | None:
         """What a call's transaction has changed in a table that it reads, and does not see in ``version``."""
@@ -260,8 +156,8 @@ class LakeEngine:
                 return None
             with transaction.lock:
                 require_usable(transaction)
-                transaction.state.read.add(version.name)
-                change = transaction.state.change(version.name)
+                transaction.state.read.add(version.table)
+                change = transaction.state.change(version.table)
                 if change is None or not change.rows or change.version.location != version.location:
                     return None
                 return change.own_rows(columns)
@@ -274,26 +170,156 @@ class LakeEngine:
             change = transaction.state.change(table)
             return transaction.isolation is Isolation.SERIALIZABLE or (change is not None and change.rows > 0)
 
-    def _pending(self, transaction: Transaction[LakeView], statements: dict[str, int]) -> Pending:
-        view = transaction.state
-        tables = {} if view.net is None else view.net.tables
-        reads: dict[TableName, TableVersion | None] = {}
-        if transaction.isolation is Isolation.SERIALIZABLE:
-            for table in sorted(view.read):
-                location = view.location(table)
-                reads[table] = None if location is None else self.version(table, location)
-        changes = {table: change for table, change in tables.items() if change.rows}
-        recorded, returned = not transaction.auto_commit, frozenset(view.returned)
-        return Pending(transaction.id, changes, reads, statements, recorded=recorded, returned=returned)
-
-    def _commit(self, pending: Pending) -> Mapping[TableName, str]:
-        if not pending.changes and not pending.reads:
+    def _reads(self, transaction: Transaction[LakeView]) -> dict[TableName, TableVersion | None]:
+        """What must be as it was seen, under serializable."""
+        if transaction.isolation is not Isolation.SERIALIZABLE:
             return {}
-        call = current_call() or CallContext()
-        if pending.changes:
-            left = call.remaining()
-            self.spark.wait_ready(_PATIENCE if left is None else min(left, _PATIENCE))
-        return self._committer.commit(pending, call.remaining)
+        view = transaction.state
+        places = {table: view.location(table) for table in sorted(view.read)}
+        return {t: None if place is None else view.seen(self.versions.at(t, place)) for t, place in places.items()}
+
+    def _commit(
+        self,
+        ctx: CallContext,
+        changes: Mapping[TableName, ChangeSet],
+        reads: Mapping[TableName, TableVersion | None],
+        *,
+        statement: str | None = None,
+        transaction: str | None = None,
+    ) -> Committed:
+        if not changes and not reads:
+            return Committed({}, 0)
+        request = CommitRequest(
+            changes=changes,
+            reads=reads,
+            statement=statement,
+            transaction=transaction,
+            remaining=ctx.remaining,
+            author=ctx.identity.subject,
+        )
+        if self.journal.takes(changes):
+            try:
+                with step("journal"):
+                    committed = self.journal.commit(request)
+            except (AlreadyExists, Conflict, NotFound) as exc:
+                # Those who were first may have been this very statement.
+                committed = done_elsewhere(self.storage.pointers, request)
+                if committed is None:
+                    raise exc
+            if committed is not None and not committed.locations:
+                committed = done_elsewhere(self.storage.pointers, request) or committed
+            if committed is not None:
+                return committed
+        return self._commit_by_spark(ctx, request)
+
+    def _commit_by_spark(self, ctx: CallContext, request: CommitRequest) -> Committed:
+        """What the journal holds of these tables is applied first: who reads without it sees changes in their order."""
+        with contextlib.ExitStack() as staged:
+            return self._commit_after_flush(ctx, request, staged)
+
+    def _commit_after_flush(self, ctx: CallContext, request: CommitRequest, staged: contextlib.ExitStack) -> Committed:
+        if request.changes:
+            with step("spark"):
+                self.storage.spark.wait_ready(ctx.remaining())
+        for attempt in range(_ATTEMPTS):
+            current = {table: self.versions.current(table) for table in request.changes}
+            pending = [v for v in current.values() if v is not None and v.journal is not None]
+            if attempt or any(version.journal.entries for version in pending if version.journal is not None):
+                with step("flush"):
+                    self.flush(ctx.remaining())
+                current = {table: self.versions.current(table) for table in request.changes}
+            request = replace(request, changes=self._with_current_ids(request.changes, current))
+            for change in request.changes.values():
+                staged.callback(change.discard)
+            try:
+                for change in request.changes.values():
+                    change.finish()
+                committed = self.committer.commit(request)
+            except NotFlushed:
+                continue
+            return self._with_journals(committed) if pending else committed
+        raise Conflict(f"table {quoted_names(request.changes)} is changed by others all the time; try again")
+
+    def _with_current_ids(
+        self, changes: Mapping[TableName, ChangeSet], current: Mapping[TableName, TableVersion | None]
+    ) -> dict[TableName, ChangeSet]:
+        staging = self.storage.staging
+        return {
+            table: change if (version := current[table]) is None else change.with_current_ids(version, staging)
+            for table, change in changes.items()
+        }
+
+    def _with_journals(self, committed: Committed) -> Committed:
+        """Tables as they are by now, with what has come into the journal since."""
+        places, journals = {}, dict[str, TableJournal]()
+        for table in committed.locations:
+            version = self.versions.current(table)
+            if version is not None:
+                places[table] = version.location
+                if version.journal is not None:
+                    journals[version.uuid] = version.journal
+        return Committed(places, committed.rows, journals)
+
+    def journals(self, version: TableVersion) -> bool:
+        """Whether small changes of a table go into the journal."""
+        return version.is_journalled and self.storage.pointers.journal is not None
+
+    def flush(self, timeout: float | None = None, *, until: int | None = None) -> dict[TableName, int] | None:
+        return self.flusher.flush(timeout, until=until)
+
+    def flush_of(
+        self, tables: Collection[TableName], timeout: float | None, *, check: Callable[[], None] = lambda: None
+    ) -> bool:
+        """Apply what the journal holds of some tables by now; False if that is nothing. ``check`` may end it."""
+        if not tables or self.storage.pointers.journal is None:
+            return False
+        pending = self.storage.pointers.cut().journal.pending
+        waiting = [entry.revision for journal in pending if journal.table in tables for entry in journal.entries]
+        if not waiting:
+            return False
+        end = None if timeout is None else time.monotonic() + timeout
+        while self.flush(None if end is None else end - time.monotonic(), until=max(waiting)) is not None:
+            check()
+        return True
+
+    @contextlib.contextmanager
+    def dropping(self, ctx: CallContext, tables: Collection[TableName]) -> Iterator[None]:
+        """A block that drops tables: what the journal holds of them is applied before, and writers wait meanwhile.
+
+        So they can be restored with all that was committed. If that cannot be had, they are dropped anyway.
+        """
+        left = ctx.remaining()
+        timeout = _DROP_SECONDS if left is None else min(left / 2, _DROP_SECONDS)
+        with contextlib.ExitStack() as held:
+            for table in tables:
+                held.enter_context(self.journal.held(table))
+            try:
+                for _ in range(_ATTEMPTS):  # other servers go on
+                    if not self.flush_of(tables, timeout):
+                        break
+            except (SparkportError, OSError) as exc:
+                names = ", ".join(f"'{table}'" for table in tables)
+                logger.warning("%s cannot be restored with what the journal holds of it: %s", names, exc)
+            yield
+
+    def alter(self, ctx: CallContext, edit: Edit, seen: TableVersion) -> str:
+        """Change a table's metadata, where its metadata is then; Moved if others were first.
+
+        What the journal holds of the table is applied before, and must be nothing in that instant.
+        """
+        if seen.journal is not None and seen.journal.entries:
+            self.flush(ctx.remaining())
+            raise Moved(edit.table)
+        records = self.storage.pointers.journal
+
+        def check(work: Work) -> None:
+            assert records is not None
+            view, _ = records.advance(work)
+            journal = view.by_uuid.get(seen.uuid)
+            if journal is not None and journal.entries:
+                raise JournalMoved(edit.table)
+
+        return self.storage.pointers.commit([edit], with_journal=None if records is None else check)[edit.table]
 
     def _close(self, transaction: Transaction[LakeView]) -> None:
         transaction.state.returned.clear()
@@ -301,76 +327,45 @@ class LakeEngine:
         if net is not None:
             net.close()
 
-    def needed(self) -> dict[str, set[int]]:
-        """Snapshots that are not the newest and that open transactions, scans or commits need, by the table's uuid."""
-        self.transactions.expire()
-        found = self._loader.reader.all_reading()
-        newest = self.pointers.cut().looked_up.items()
-        views = [transaction.state for transaction in self.transactions.everyone()]
-        # Those that began between the same two commits share a cut, and there may be very many of them.
-        cuts = {id(view.cut): view.cut for view in views}.values()
-        old: set[tuple[TableName, str | None]] = set().union(*(cut.looked_up.items() - newest for cut in cuts))
-        old |= {item for view in views if view.pins for item in list(view.pins.items())} - newest
-        for table, place in old:
-            try:
-                uuid, snapshot_id = self._pinned.get((table, place or ""), partial(self._snapshot_of, table, place))
-            except NotFound:
-                continue  # its metadata is gone, and with it all that could be read by it
-            except SparkportError as exc:
-                logger.warning("what transactions need of '%s.%s' is not known: %s", *table, exc)
-                found[ALL_SINCE] = {int(min(transaction.begun for transaction in self.transactions.everyone()))}
-                continue
-            if snapshot_id is not None:
-                found.setdefault(uuid, set()).add(snapshot_id)
-        for table in self.applier.tables_in_use():
-            try:
-                version = self.current(table)
-            except SparkportError as exc:
-                logger.warning("what commits have staged of '%s.%s' is not known: %s", *table, exc)
-                continue
-            if version is not None:
-                found.setdefault(version.uuid, set()).update(self.applier.staged_in(version.metadata))
-        return found
-
-    def _snapshot_of(self, table: TableName, location: str | None) -> tuple[str, int | None]:
-        if location is None:
-            return "", None
-        version = self.version(table, location)
-        return version.uuid, version.snapshot_id
-
     # transactions.Engine
 
     def pin(self) -> LakeView:
-        since = self.own.now()
-        return LakeView(self.pointers.cut(), since)
+        return self.views.pin()
 
     def begun(self, transaction: Transaction[LakeView]) -> None:
-        self.ledger.begin(transaction.id, owner=transaction.owner, isolation=transaction.isolation)
+        self.storage.ledger.begin(transaction.id, owner=transaction.owner, isolation=transaction.isolation)
 
     def publish(self, transaction: Transaction[LakeView]) -> None:
         if transaction.auto_commit:
             return  # statements have published themselves
         try:
-            moved = self._commit(self._pending(transaction, {}))
-            if not moved:
-                state = self.ledger.end(transaction.id, TransactionState.COMMITTED)
+            if not self._commit_all(transaction).locations:
+                state = self.storage.ledger.end(transaction.id, TransactionState.COMMITTED)
                 if state is not TransactionState.COMMITTED:
                     raise TransactionNotActive(transaction.id, state.value)
         except SparkportError as exc:
             # Whatever went wrong: the record says whether it was committed, and from now on it cannot be any more. An
             # earlier try may have been, whose answer was lost: then its own changes look like another's.
             try:
-                state = self.ledger.end(transaction.id, TransactionState.ABORTED)
+                state = self.storage.ledger.end(transaction.id, TransactionState.ABORTED)
             except SparkportError as unknown:
                 raise InDoubt(transaction.id) from unknown
             if state is not TransactionState.COMMITTED:
                 raise exc
 
+    def _commit_all(self, transaction: Transaction[LakeView]) -> Committed:
+        view = transaction.state
+        ctx, reads = current_call() or CallContext(), self._reads(transaction)
+        if view.net is None:
+            return self._commit(ctx, {}, reads, transaction=transaction.id)
+        with view.net.change_sets(self.storage.staging, returned=view.returned) as changes:
+            return self._commit(ctx, changes, reads, transaction=transaction.id)
+
     def abort(self, transaction: Transaction[LakeView]) -> TransactionState:
         if transaction.auto_commit:
             return self._settled(transaction)
         try:
-            return self.ledger.end(transaction.id, TransactionState.ABORTED)
+            return self.storage.ledger.end(transaction.id, TransactionState.ABORTED)
         except SparkportError as exc:
             if transaction.in_doubt:
                 raise InDoubt(transaction.id) from exc
@@ -394,17 +389,17 @@ class LakeEngine:
         if net is None:
             return (), 0
         changed = {table: change.rows for table, change in list(net.tables.items()) if change.rows}
-        return tuple(sorted(".".join(table) for table in changed)), sum(changed.values())
+        return tuple(sorted(str(table) for table in changed)), sum(changed.values())
 
     def recorded(self, transaction_id: str) -> TransactionState | None:
-        found = self.ledger.find(transaction_id)
-        if found is not None and found.here and found.state is TransactionState.ACTIVE:
+        record = self.storage.ledger.find(transaction_id)
+        if record is not None and record.here and record.state is TransactionState.ACTIVE:
             # It has ended here, which could not be noted then.
-            return self.ledger.end(transaction_id, TransactionState.ABORTED)
-        return None if found is None else found.state
+            return self.storage.ledger.end(transaction_id, TransactionState.ABORTED)
+        return None if record is None else record.state
 
     def recorded_owner(self, transaction_id: str) -> str | None:
-        return self.ledger.owner(transaction_id)
+        return self.storage.ledger.owner(transaction_id)
 
     def open_elsewhere(self) -> Sequence[OpenTransaction]:
-        return self.ledger.open_elsewhere()
+        return self.storage.ledger.open_elsewhere()

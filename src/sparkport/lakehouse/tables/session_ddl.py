@@ -1,7 +1,7 @@
 """What a session has created and altered itself, so that its transaction sees it.
 
 DuckDB does not send its transaction with DDL: `CREATE TABLE t AS …` creates in one call and inserts in another, whose
-transaction began before. Who looks at the catalog as it was then would not find the table.
+transaction began before. A look at the catalog as it was then would not find the table.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from sparkport.catalog.context import CallContext
 from sparkport.lakehouse.names import TableName
 
-__all__ = ["OwnChanges"]
+__all__ = ["SessionDdl"]
 
 _SESSIONS = 1_000
 _CHANGES = 1_000
@@ -27,8 +27,8 @@ class _Log:
         self.schemas: OrderedDict[str, tuple[int, Mapping[str, str] | None]] = OrderedDict()
 
 
-class OwnChanges:
-    """The moves of pointers by DDL, of the last sessions that made some. None is the place of a table that is not.
+class SessionDdl:
+    """The moves of pointers by DDL, of the last sessions that made some. A table that does not exist is at None.
 
     ``since`` is what ``now`` said when a transaction began: what was done before is in the catalog as it saw it.
     """
@@ -63,28 +63,39 @@ class OwnChanges:
     def follow(self, ctx: CallContext, table: TableName, location: str | None, *, since: int) -> str | None:
         """Where the caller's own changes have brought a table that was here."""
         with self._lock:
-            for log in self._of(ctx):
+            for log in self._logs_of(ctx):
                 while (move := log.moves.get((table, location))) is not None and move[0] > since:
                     since, location = move
             return location
 
+    def moved_from(self, ctx: CallContext, table: TableName, *, since: int) -> str | None:
+        """Where a table was when the caller itself changed it first; None if it has not, or has made it."""
+        with self._lock:
+            moves = [
+                (number, old)
+                for log in self._logs_of(ctx)
+                for (name, old), (number, _) in log.moves.items()
+                if name == table and number > since
+            ]
+        return min(moves, key=lambda move: move[0])[1] if moves else None
+
     def tables(self, ctx: CallContext, *, since: int) -> set[TableName]:
         """The tables that the caller has changed."""
         with self._lock:
-            return {key[0] for log in self._of(ctx) for key, move in log.moves.items() if move[0] > since}
+            return {key[0] for log in self._logs_of(ctx) for key, move in log.moves.items() if move[0] > since}
 
     def schemas(
         self, ctx: CallContext, seen: Mapping[str, Mapping[str, str]], *, since: int
     ) -> dict[str, Mapping[str, str]]:
-        """The schemas that a caller sees who saw these before."""
-        found: dict[str, Mapping[str, str] | None] = dict(seen.items())
+        """The schemas that a caller sees now, if it saw these when its transaction began."""
+        schemas: dict[str, Mapping[str, str] | None] = dict(seen.items())
         with self._lock:
-            for log in self._of(ctx):
-                found.update({name: note[1] for name, note in log.schemas.items() if note[0] > since})
-        return {name: properties for name, properties in sorted(found.items()) if properties is not None}
+            for log in self._logs_of(ctx):
+                schemas.update({name: note[1] for name, note in log.schemas.items() if note[0] > since})
+        return {name: properties for name, properties in sorted(schemas.items()) if properties is not None}
 
     def _log(self, ctx: CallContext) -> _Log | None:
-        """Where a call notes what it does; one without session and transaction is never known again."""
+        """Where a call notes what it does; None without session and transaction: nobody would know it again."""
         key = (None, ctx.transaction_id) if ctx.transaction_id is not None else (ctx.session_id, None)
         if key == (None, None):
             return None
@@ -94,6 +105,6 @@ class OwnChanges:
             self._logs.popitem(last=False)
         return log
 
-    def _of(self, ctx: CallContext) -> list[_Log]:
+    def _logs_of(self, ctx: CallContext) -> list[_Log]:
         keys = [(ctx.session_id, None), (None, ctx.transaction_id)]
         return [self._logs[key] for key in keys if key != (None, None) and key in self._logs]

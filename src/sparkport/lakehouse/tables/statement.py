@@ -1,67 +1,69 @@
-"""INSERT, UPDATE and DELETE on a lakehouse table: staged as Parquet while rows come, applied and published at the end.
+"""INSERT, UPDATE and DELETE on a lakehouse table: rows are staged as Parquet while they come.
 
-What happens to which row is decided on one snapshot, with its row ids and row lineage read by DuckDB in milliseconds,
-while the table's writers wait; Spark then does just that, and ``main`` moves only if that snapshot is still its end.
-
-In a deferred transaction the end of a statement only changes the transaction's own file; see ``changes.py``.
+At its end a statement is a change set, which is committed at once; see ``committer.py``. In a deferred transaction the
+end of a statement only changes the transaction's own database; see ``net_change.py``.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from sparkport.catalog.constraints import check_rows
 from sparkport.catalog.context import CallContext
+from sparkport.catalog.row_ids import ROW_ID
 from sparkport.catalog.statement import Change, MissingRows, Statement, StatementRequest
-from sparkport.catalog.table import ROW_ID
-from sparkport.errors import Conflict, NotFound, RowNotFound, rows_changed
+from sparkport.errors import Conflict, RowNotFound
 from sparkport.lakehouse.catalogs.pointers import OutcomeUnknown
 from sparkport.lakehouse.columns.columns import Columns, Json
 from sparkport.lakehouse.columns.storage import conformed_batch, to_stored
-from sparkport.lakehouse.columns.types import spark_type, stored_columns, stored_type
+from sparkport.lakehouse.columns.types import stored_columns, stored_type
 from sparkport.lakehouse.faults import fault
-from sparkport.lakehouse.iceberg.lineage import NO_IDS, Ids, Lineage, changed_since, positions_in
+from sparkport.lakehouse.iceberg.lineage import NO_IDS, Ids, Lineage, positions_in
 from sparkport.lakehouse.scan.version import TableVersion
-from sparkport.lakehouse.spark.sql import quoted
 from sparkport.lakehouse.spark.staging import StagedRows
-from sparkport.lakehouse.tables.engine import LakeEngine, LakeView
-from sparkport.lakehouse.write.changes import Sent, TableChange
-from sparkport.lakehouse.write.merge_sql import DELETED_COUNT, MERGED_ID, UPDATED_COUNT, merge_sql, merged_column
-from sparkport.lakehouse.write.staged import rows_and_columns
-from sparkport.lakehouse.write.writer import Applied, MergeWork
+from sparkport.lakehouse.tables.engine import LakeEngine
+from sparkport.lakehouse.tables.views import LakeView
+from sparkport.lakehouse.write.change_set import ChangeSet, changed_rows_schema, new_rows_schema
+from sparkport.lakehouse.write.net_change import Sent, TableChange
 from sparkport.transactions.manager import InDoubt, Transaction, require_usable
 
 __all__ = ["LakeStatement"]
 
 
 class LakeStatement(Statement):
-    def __init__(self, ctx: CallContext, request: StatementRequest, version: TableVersion, engine: LakeEngine) -> None:
+    def __init__(
+        self,
+        ctx: CallContext,
+        request: StatementRequest,
+        version: TableVersion,
+        engine: LakeEngine,
+        *,
+        is_part: bool = False,
+    ) -> None:
+        """One that ``is_part`` of another, which commits it with its other part, does not commit itself."""
         self._ctx = ctx
         self._request = request
         self._engine = engine
         self._version = version
-        self._columns = _Stored.of(version.columns, request.columns)
+        self._columns = _SentColumns.from_schema(version.columns, request.columns)
         self._transaction = None if ctx.transaction_id is None else engine.transactions.enter(ctx.transaction_id)
         self._staged: StagedRows | None = None
         self._ids: list[Ids] = []
+        self._told: list[Ids] = []
         self._handed_out: set[int] = set()
-        self._pushed = 0
         self._ended = False
         self._change: TableChange | None = None
         self._since = 0
-        if self._transaction is not None and engine.defers(self._transaction):
+        transaction = self._transaction
+        if transaction is not None and (engine.defers(transaction) if not is_part else not transaction.auto_commit):
             try:
-                with self._transaction.lock:
-                    self._change = engine.changing(self._transaction, version)
+                with transaction.lock:
+                    self._change = engine.changing(transaction, version)
                     self._since = self._change.step
             except BaseException:
                 self.abort()
@@ -69,15 +71,17 @@ class LakeStatement(Statement):
 
     def push(self, rows: pa.RecordBatch | None, row_ids: pa.Int64Array | None) -> pa.RecordBatch | None:
         if self._request.change is Change.INSERT and rows is not None:
-            check_rows(self._version.name[1], self._version.checks, rows)
+            check_rows(self._version.table.name, self._version.checks, rows)
             new_ids = None if self._change is None else self._change.new_ids(rows.num_rows)
             self._stage(rows, new_ids)
             if not self._request.returning:
                 return None
-            # What id a row gets is known when Spark has written it.
-            return rows.append_column(ROW_ID, pa.nulls(rows.num_rows, pa.int64()) if new_ids is None else new_ids)
+            if new_ids is None:
+                new_ids = self._told_ids(rows.num_rows)
+            return rows.append_column(ROW_ID, new_ids)
         if row_ids is None:
             return None
+        row_ids = self._current(row_ids)
         if rows is not None and self._request.returning:
             rows = _last_of_each(rows, row_ids)
         back = self._changed(rows, row_ids)
@@ -99,26 +103,41 @@ class LakeStatement(Statement):
         self._ended = True
         if self._staged is not None:
             self._staged.discard()
-            with contextlib.suppress(OSError):  # the statement may have been published, whatever is left behind
-                self._staged.path.with_suffix(".reduced.parquet").unlink(missing_ok=True)
         if self._transaction is not None:
             self._engine.transactions.leave(self._transaction)
+
+    # Row ids
+
+    def _current(self, row_ids: pa.Int64Array) -> pa.Int64Array:
+        """Rows that were new in the journal when a client saw them may have got Iceberg's ids since."""
+        if self._version.journal is None:
+            return row_ids
+        return pa.array(self._version.rows.resolve(np.array(row_ids, np.int64)), pa.int64())
+
+    def _told_ids(self, count: int) -> pa.Int64Array:
+        """What id a row gets is known when Spark has written it, or before it is put into the journal."""
+        if not self._engine.journals(self._version):
+            return pa.nulls(count, pa.int64())
+        self._told.append(self._engine.journal.new_ids(count))
+        return pa.array(self._told[-1])
+
+    def _new_ids(self) -> Ids | None:
+        return np.concatenate(self._told) if self._told else None
 
     # Taking batches
 
     def _stage(self, rows: pa.RecordBatch | None, row_ids: pa.Int64Array | None) -> None:
-        """Each row with its number in the statement: of several changes to one row the last one counts."""
         if self._staged is None:
             fault("stage.before")
             with_ids = self._request.change is not Change.INSERT or self._change is not None
-            self._staged = self._engine.staging.new(self._columns.staged_schema(with_ids=with_ids))
+            self._staged = self._engine.storage.staging.new(self._columns.staged_schema(with_ids=with_ids))
         arrays = [] if rows is None else self._columns.stored(rows)
         if row_ids is not None:
             if self._change is None:
                 # A copy: a view would keep the whole message, its other columns too, until the end.
                 self._ids.append(np.array(row_ids, np.int64))
-            arrays = [row_ids, pa.array(np.arange(self._pushed, self._pushed + len(row_ids))), *arrays]
-            self._pushed += len(row_ids)
+            is_deleted = pa.array(np.full(len(row_ids), self._request.change is Change.DELETE))
+            arrays = [row_ids, is_deleted, *arrays]
         self._staged.append(pa.RecordBatch.from_arrays(arrays, schema=self._staged.schema))
 
     def _changed(self, rows: pa.RecordBatch | None, row_ids: pa.Int64Array) -> pa.RecordBatch | None:
@@ -133,25 +152,28 @@ class LakeStatement(Statement):
             full = self._old_rows(row_ids, refuse=rows is None)
             for name, column in zip(rows.schema.names, rows.columns, strict=True) if rows is not None else ():
                 full = full.set_column(full.schema.get_field_index(name), declared.field(name), column)
-        check_rows(self._version.name[1], checks, full)
+        check_rows(self._version.table.name, checks, full)
         return full.append_column(ROW_ID, row_ids) if self._request.returning else None
 
     def _old_rows(self, row_ids: pa.Int64Array, *, refuse: bool) -> pa.RecordBatch:
         """The rows as this statement sees them, null where there is none; or a refusal, also of a second time."""
         wanted = row_ids.to_pylist()
-        found = self._visible([row_id for row_id in wanted if row_id not in self._handed_out])
+        before = frozenset(self._handed_out)
+        visible = self._visible([row_id for row_id in wanted if row_id not in before])
         if refuse:
             self._handed_out.update(wanted)
-        places = {row_id: index for index, row_id in enumerate(found.column(ROW_ID).to_pylist())}
+        places = {row_id: index for index, row_id in enumerate(visible.column(ROW_ID).to_pylist())}
         indices = [places.get(row_id) for row_id in wanted]
         if refuse and None in indices:
             gone = row_ids[indices.index(None)].as_py()
-            raise Conflict(f"table '{self._version.name[1]}': row {gone} is gone; run the statement again")
+            if self._request.missing is MissingRows.REFUSE and gone not in before:
+                raise RowNotFound(gone)
+            raise Conflict(f"table '{self._version.table.name}': row {gone} is gone; run the statement again")
         # Taken while they are as they are stored: Arrow cannot take from all types that a client may declare.
-        taken = found.drop_columns([ROW_ID]).take(pa.array(indices, pa.int64())).combine_chunks()
+        taken = visible.drop_columns([ROW_ID]).take(pa.array(indices, pa.int64())).combine_chunks()
         declared = self._version.columns.declared
         nullable = pa.schema([column.with_nullable(True) for column in declared])
-        for batch in self._version.as_declared(taken.to_batches(), declared.names):
+        for batch in self._version.columns.as_declared(taken.to_batches(), declared.names):
             return pa.RecordBatch.from_arrays(batch.columns, schema=nullable)
         return pa.RecordBatch.from_arrays([pa.array([], column.type) for column in nullable], schema=nullable)
 
@@ -159,17 +181,17 @@ class LakeStatement(Statement):
         """Those of the rows that are there, in no order and as stored, the transaction's own changes included."""
         fields = self._version.columns.fields
         schema = stored_columns(fields).append(pa.field(ROW_ID, pa.int64()))
-        found: list[pa.RecordBatch] = []
+        visible: list[pa.RecordBatch] = []
         if self._change is not None:
             here, gone = self._change.find(row_ids)
             gone |= set(here.column(ROW_ID).to_pylist())
             row_ids = [row_id for row_id in row_ids if row_id >= 0 and row_id not in gone]
-            found = here.to_batches()
+            visible = here.to_batches()
         if row_ids:
             names = [str(field["name"]) for field in fields]
-            with closing(self._version.stored_rows(names, row_ids=np.array(row_ids, np.int64))) as stream:
-                found += [conformed_batch(batch, schema) for batch in stream]
-        return pa.Table.from_batches(found, schema)
+            with closing(self._version.rows.stored(names, row_ids=np.array(row_ids, np.int64))) as stream:
+                visible += [conformed_batch(batch, schema) for batch in stream]
+        return pa.Table.from_batches(visible, schema)
 
     # Making it happen
 
@@ -195,17 +217,21 @@ class LakeStatement(Statement):
             if change is not self._change:  # another statement of the transaction has been committed meanwhile
                 self._change, self._since = change, change.step
             return self._defer(transaction, change, self._staged)
-        path = self._staged.finish()
+        change_set = self._change_set(self._staged, pinned=transaction is not None)
         fault("stage.after")
-        count, applied = self._insert(path) if self._request.change is Change.INSERT else self._merge(path, transaction)
-        if applied is not None:
-            self._engine.committed(self._version.name, applied.location, transaction)
-        return count
+        changes = {self._version.table: change_set}
+        return self._engine.commit_statement(self._ctx, transaction, changes, self._request.statement)
+
+    def change_set(self) -> ChangeSet | None:
+        """What a part of another statement wants to be committed; None for nothing."""
+        if self._staged is None or not self._staged.rows:
+            return None
+        return self._change_set(self._staged, pinned=self._transaction is not None)
 
     def _defer(self, transaction: Transaction[LakeView], change: TableChange, staged: StagedRows) -> int:
         """Put the rows into the transaction's net change; one that commits each statement commits it at once."""
         columns = [change.names.index(name) for name in self._columns.names]
-        sent = Sent(staged.batches(), columns)
+        sent = Sent(staged.batches(), columns, rows=staged.rows, nbytes=staged.nbytes)
         if self._request.change is Change.INSERT:
             count = change.insert(sent)
         else:
@@ -215,90 +241,55 @@ class LakeStatement(Statement):
         # Of an UPDATE a row that is gone is a conflict in any case.
         handed_out = self._request.returning and self._request.change is Change.DELETE
         return self._engine.deferred(
+            self._ctx,
             transaction,
             count,
             statement=self._request.statement,
-            returned=self._version.name if handed_out else None,
+            returned=self._version.table if handed_out else None,
         )
 
-    def _insert(self, path: Path) -> tuple[int, Applied]:
-        rows = 0 if self._staged is None else self._staged.rows
-        applied = self._engine.writers.of(self._version.name).insert(
-            path,
-            self._columns.spark_schema(with_ids=False),
-            rows=rows,
-            check=lambda: self._engine.require_schema(self._version),
-            statement=self._request.statement,
-            remaining=self._ctx.remaining,
-        )
-        return rows, applied
-
-    def _merge(self, path: Path, transaction: Transaction[LakeView] | None) -> tuple[int, Applied | None]:
-        view = None if transaction is None else self._version
-        nothing_set = self._request.change is Change.UPDATE and not self._columns.names
-        sent = _Sent.of(self._ids)
-        named = 0
-
-        def decide() -> MergeWork | None:
-            current = self._engine.current(self._version.name)
-            if current is None:
-                raise NotFound(f"table '{self._version.name[1]}' has been dropped")
-            ids = self._decided(current, view, sent)
-            if nothing_set:
-                nonlocal named
-                named = len(ids)
-            return self._work(path, current, ids, sent) if len(ids) and not nothing_set else None
-
-        writer = self._engine.writers.of(self._version.name)
-        count, applied = writer.merge(decide, statement=self._request.statement, remaining=self._ctx.remaining)
-        return count or named, applied
-
-    def _decided(self, current: TableVersion, view: TableVersion | None, sent: _Sent) -> Ids:
-        """The rows that the statement changes; raises when somebody else was first, or when an id has to be there."""
-        if current.uuid != self._version.uuid or not current.columns.takes_rows_of(self._version.columns):
-            raise Conflict(f"table '{self._version.name[1]}' has been altered; run the statement again")
-        present = current.lineage(sent.ids)
-        seen = present if view is None or view.snapshot_id == current.snapshot_id else view.lineage(sent.ids)
-        if self._request.missing is MissingRows.REFUSE:
-            sent.require(seen)
-        if view is None:
-            return present.ids
-        if not current.metadata.descends_from(view.snapshot_id, view.sequence_number):
-            raise Conflict(f"table '{self._version.name[1]}' has been rolled back; run the statement again")
-        changed, gone = changed_since(seen.ids, present, view.sequence_number)
-        lost = len(changed)
-        if self._request.change is Change.UPDATE or self._request.returning:
-            lost += len(gone)
-        if lost:
-            raise rows_changed(self._version.name[1], lost)
-        return seen.ids[present.has(seen.ids)]
-
-    def _work(self, path: Path, current: TableVersion, ids: Ids, sent: _Sent) -> MergeWork:
-        update = self._request.change is Change.UPDATE
-        target = quoted(self._engine.catalog_name, *self._version.name)
-        staged = path
-        if len(ids) != self._pushed:
-            staged = _reduced(path, sent.last[positions_in(sent.ids, ids)])
-        names = self._columns.names if update else None
-
-        def sql(view: str) -> str:
-            return merge_sql(target, quoted(view), current, ids, names=names, deletes=not update)
-
-        return MergeWork(
-            base=rows_and_columns(current.metadata),
-            staged=staged,
-            source_schema=self._columns.spark_schema(with_ids=True),
-            sql=sql,
-            expected={UPDATED_COUNT if update else DELETED_COUNT: len(ids)},
-            count=len(ids),
+    def _change_set(self, staged: StagedRows, *, pinned: bool) -> ChangeSet:
+        if self._request.change is Change.INSERT:
+            return ChangeSet(base=self._version, inserts=staged, pinned=False, new_ids=self._new_ids())
+        sent = _SentIds.from_parts(self._ids)
+        self._ids.clear()
+        ids = sent.ids
+        if pinned:
+            seen = self._version.rows.lineage(ids)
+            if self._request.missing is MissingRows.REFUSE:
+                sent.require(seen)
+            ids = seen.ids
+        if len(ids) != staged.rows:
+            staged = self._keep(staged, sent.last_rows(ids))
+        is_update = self._request.change is Change.UPDATE
+        return ChangeSet(
+            base=self._version,
+            changes=staged,
+            columns=self._columns.names if is_update else (),
+            updated=ids if is_update else NO_IDS,
+            deleted=NO_IDS if is_update else ids,
+            pinned=pinned,
+            complete=self._request.missing is MissingRows.REFUSE,
+            returned=self._request.returning,
         )
 
-
-_NUMBER = "number"
+    def _keep(self, staged: StagedRows, places: Ids) -> StagedRows:
+        """Leave out all staged rows but these: of several changes to one row the last one counts."""
+        is_kept = np.zeros(staged.rows, np.bool_)
+        is_kept[places] = True
+        kept, place = self._engine.storage.staging.new(staged.schema), 0
+        self._staged = kept
+        try:
+            for batch in staged.batches():
+                kept.append(batch.filter(pa.array(is_kept[place : place + len(batch)])))
+                place += len(batch)
+        finally:
+            staged.discard()
+        return kept
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
+class _SentColumns:
     """The columns that a statement carries, as they are staged."""
 
     names: tuple[str, ...]
@@ -306,7 +297,7 @@ class _Stored:
     fields: tuple[Json, ...]
 
     @classmethod
-    def of(cls, columns: Columns, sent: pa.Schema) -> _Stored:
+    def from_schema(cls, columns: Columns, sent: pa.Schema) -> _SentColumns:
         fields = [columns.field(name) for name in sent.names]
         declared = [columns.declared.field(name) for name in sent.names]
         return cls(tuple(sent.names), tuple(declared), tuple(fields))
@@ -318,21 +309,8 @@ class _Stored:
         ]
 
     def staged_schema(self, *, with_ids: bool) -> pa.Schema:
-        """Rows that are merged by id bring their columns by place; those that are appended by name."""
-        head = [pa.field(MERGED_ID, pa.int64()), pa.field(_NUMBER, pa.int64())] if with_ids else []
-        body = [
-            pa.field(merged_column(at) if with_ids else name, stored_type(field["type"]))
-            for at, (name, field) in enumerate(zip(self.names, self.fields, strict=True))
-        ]
-        return pa.schema([*head, *body])
-
-    def spark_schema(self, *, with_ids: bool) -> str:
-        head = [f"{MERGED_ID} bigint", f"{_NUMBER} bigint"] if with_ids else []
-        body = [
-            f"{merged_column(at) if with_ids else quoted(name)} {spark_type(field['type'])}"
-            for at, (name, field) in enumerate(zip(self.names, self.fields, strict=True))
-        ]
-        return ", ".join([*head, *body])
+        types = [stored_type(field["type"]) for field in self.fields]
+        return changed_rows_schema(types) if with_ids else new_rows_schema(self.names, types)
 
 
 def _last_of_each(rows: pa.RecordBatch, row_ids: pa.Int64Array) -> pa.RecordBatch:
@@ -343,33 +321,32 @@ def _last_of_each(rows: pa.RecordBatch, row_ids: pa.Int64Array) -> pa.RecordBatc
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Sent:
-    """The row ids that a statement has brought: as they came, and each once with the number of its last row."""
+class _SentIds:
+    """The row ids that a statement has brought: as they came, and each once with the number of its last row.
+
+    Without such numbers (``last`` is None) each id's place is its number.
+    """
 
     all: Ids
     ids: Ids
-    last: Ids
+    last: Ids | None
 
     @classmethod
-    def of(cls, parts: Sequence[Ids]) -> _Sent:
-        found = np.concatenate([NO_IDS, *parts])
-        if bool(np.all(found[1:] > found[:-1])):  # as a scan gives them
-            return cls(found, found, np.arange(len(found)))
-        order = np.argsort(found, kind="stable")
-        ids = found[order]
+    def from_parts(cls, parts: Sequence[Ids]) -> _SentIds:
+        named = np.concatenate([NO_IDS, *parts])
+        if bool(np.all(named[1:] > named[:-1])):  # as a scan gives them
+            return cls(named, named, None)
+        order = np.argsort(named, kind="stable")
+        ids = named[order]
         last = np.concatenate([ids[1:] != ids[:-1], [True]])
-        return cls(found, ids[last], order[last])
+        return cls(named, ids[last], order[last])
+
+    def last_rows(self, ids: Ids) -> Ids:
+        """The numbers of the last rows of these ids."""
+        places = positions_in(self.ids, ids)
+        return places if self.last is None else self.last[places]
 
     def require(self, present: Lineage) -> None:
         missing = np.flatnonzero(~present.has(self.all))
         if len(missing):
             raise RowNotFound(int(self.all[missing[0]]))
-
-
-def _reduced(path: Path, numbers: Ids) -> Path:
-    """The staged rows with these numbers, in a file beside the first: the last change of each row that is there."""
-    rows = pq.read_table(path)
-    kept = rows.filter(pc.is_in(rows.column(_NUMBER), pa.array(numbers)))
-    reduced = path.with_suffix(".reduced.parquet")
-    pq.write_table(kept, reduced, compression="snappy")
-    return reduced

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 
 import pyarrow as pa
 
+from sparkport.catalog.changes import ChangesTable, TableCommit, TableHead, changes_schema
 from sparkport.catalog.constraints import checks_after
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.ddl import (
@@ -21,102 +21,170 @@ from sparkport.catalog.ddl import (
     SetNotNull,
 )
 from sparkport.catalog.defaults import require_default
+from sparkport.catalog.history import HistoryTable, TableHistory
+from sparkport.catalog.keys import keys_after
+from sparkport.catalog.row_ids import row_id_field
 from sparkport.catalog.scan import AsOf, DuckDBCall, Scan, ScanRequest
 from sparkport.catalog.statement import Change, ChangeableTable, Statement, StatementRequest
-from sparkport.catalog.table import ColumnStatistics, DirectTable, StatisticsTable, VersionedTable, row_id_field
-from sparkport.errors import Conflict, ConstraintViolation, FailedPrecondition, InvalidArgument, NotFound, TableNotFound
+from sparkport.catalog.table import ColumnStatistics, DirectTable, StatisticsTable
+from sparkport.catalog.versions import RevertibleTable, TableTag, TaggedTable
+from sparkport.errors import Conflict, ConstraintViolation, FailedPrecondition, NotFound, TableNotFound, Unsupported
 from sparkport.lakehouse.catalogs.pointers import Edit, Moved
-from sparkport.lakehouse.columns.columns import CHECKS
+from sparkport.lakehouse.columns.columns import CHECKS, Columns, field_names
+from sparkport.lakehouse.columns.keys import UNIQUE, unique_property
+from sparkport.lakehouse.iceberg.commits import commits_of
 from sparkport.lakehouse.iceberg.edits import evolve_schema, set_properties
+from sparkport.lakehouse.iceberg.snapshots import history_of
+from sparkport.lakehouse.iceberg.version_numbers import number_of
+from sparkport.lakehouse.scan.changes import TableChanges
+from sparkport.lakehouse.scan.history import version_at
+from sparkport.lakehouse.scan.ticket_part import TicketPart
 from sparkport.lakehouse.scan.version import TableVersion
 from sparkport.lakehouse.tables.engine import LakeEngine
 from sparkport.lakehouse.tables.overlay import scan_with
 from sparkport.lakehouse.tables.statement import LakeStatement
+from sparkport.lakehouse.tables.upsert import LakeUpsert
+from sparkport.lakehouse.tables.version_edits import VersionEdits, tags_of
 
 __all__ = ["LakeTable"]
 
 _ATTEMPTS = 5
 
-# What a ticket's part may hold. A name has no folder in it: a ticket reads metadata of its table and no other file.
-_METADATA_NAME = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]{0,199}\.metadata\.json(\.gz)?")
-_FILES = re.compile(rb"(\d{1,9}-\d{1,9})?")
 
-
-class LakeTable(ChangeableTable, DirectTable, StatisticsTable, VersionedTable, AlterableTable):
+class LakeTable(
+    ChangeableTable,
+    DirectTable,
+    StatisticsTable,
+    RevertibleTable,
+    TaggedTable,
+    AlterableTable,
+    HistoryTable,
+    ChangesTable,
+):
     def __init__(self, version: TableVersion, engine: LakeEngine) -> None:
         self._version = version
         self._engine = engine
-        self.name = version.name[1]
+        self.name = version.table.name
         self.comment = version.properties.get("comment")
         self.tags = version.tags
         self.checks = version.checks
+        self.keys = version.keys
 
     @property
     def schema(self) -> pa.Schema:
         return _with_row_id(self._version)
 
     def scan(self, ctx: CallContext, request: ScanRequest) -> Scan:
-        version = self._version_of(ctx, request)
-        part = _split(request.part)[1]
+        version = self._version_of(request)
+        rows, files = version.rows, TicketPart.parse(request.part).files
         if request.at is not None:
-            return version.scan(request, part, ctx)
+            return rows.scan(request, files)
         names = version.columns.declared.names
-        own = self._engine.own_rows(ctx, version, tuple(at for at, name in enumerate(names) if request.selects(name)))
-        return version.scan(request, part, ctx) if own is None else scan_with(own, version, request, part, ctx)
+        places = tuple(at for at, name in enumerate(names) if request.selects(name))
+        overlay = self._engine.own_rows(ctx, version, places)
+        return (
+            version.rows.scan(request, files) if overlay is None else scan_with(overlay, version.rows, request, files)
+        )
 
     def plan(self, ctx: CallContext, request: ScanRequest) -> Sequence[ScanRequest]:
         """Parts that remember the version they were planned for, whatever is committed in between."""
         version = self._version if request.at is None else self._at(request.at)
-        name = _name(version)
-        return [request.with_part(name + b"\n" + part.encode()) for part in version.parts(request)]
+        journal = None
+        if version.journal is not None:
+            self._engine.planned.keep(version.journal)
+            journal = (version.journal.flushed, version.journal.last)
+        return [request.with_part(TicketPart(_name(version), files, journal).dump()) for files in version.rows.parts()]
 
     def duckdb_calls(self, ctx: CallContext, request: ScanRequest) -> Sequence[DuckDBCall] | None:
-        if not self._engine.direct_reads:
+        if not self._engine.storage.direct_reads:
             return None
         if request.at is not None:
-            return self._at(request.at).duckdb_calls(request)
-        if self._engine.hides_statistics(ctx, self._version.name):
+            return self._at(request.at).rows.duckdb_calls(request)
+        if self._engine.hides_statistics(ctx, self._version.table):
             return None  # the files are not all that the transaction sees, or its reading has to be noted
-        return self._version.duckdb_calls(request)
+        return self._version.rows.duckdb_calls(request)
 
     def schema_of(self, ctx: CallContext, request: ScanRequest) -> pa.Schema:
-        return _with_row_id(self._version_of(ctx, request))
+        return _with_row_id(self._version_of(request))
 
     def row_count(self, ctx: CallContext) -> int | None:
-        return None if self._engine.hides_statistics(ctx, self._version.name) else self._version.row_count()
+        hidden = self._engine.hides_statistics(ctx, self._version.table)
+        return None if hidden else self._version.rows.statistics.row_count()
 
     def column_statistics(self, ctx: CallContext, column: str) -> ColumnStatistics | None:
-        if self._engine.hides_statistics(ctx, self._version.name):
+        if self._engine.hides_statistics(ctx, self._version.table):
             return None  # bounds that do not hold for the transaction's own rows would hide them
-        return self._version.statistics(column)
+        return self._version.rows.statistics.column(column)
 
     def schema_at(self, ctx: CallContext, at: AsOf) -> pa.Schema:
         return _with_row_id(self._at(at))
+
+    def history(self, ctx: CallContext, most: int | None = None) -> TableHistory:
+        return history_of(self._version.metadata, most)
+
+    def head(self, ctx: CallContext) -> TableHead:
+        published = self._published()
+        return TableHead(published.uuid, number_of(published.metadata))
+
+    def commits(self, ctx: CallContext) -> Sequence[TableCommit]:
+        return commits_of(self._published().metadata)
+
+    def changes_schema(self, ctx: CallContext, end: AsOf | None) -> pa.Schema:
+        version = self._published() if end is None else self._at(end)
+        return changes_schema(version.columns.declared)
+
+    def changes(self, ctx: CallContext, start: AsOf, end: AsOf | None, request: ScanRequest) -> Scan:
+        return TableChanges(self._published(), start, end).scan(ctx, request)
+
+    def rollback(self, ctx: CallContext, at: AsOf) -> int | None:
+        return VersionEdits(self._engine, self._version).rollback(ctx, at)
+
+    def version_tags(self, ctx: CallContext) -> Sequence[TableTag]:
+        return tags_of(self._published().metadata)
+
+    def tag(self, ctx: CallContext, name: str, at: AsOf) -> None:
+        VersionEdits(self._engine, self._version).tag(ctx, name, at)
+
+    def untag(self, ctx: CallContext, name: str) -> None:
+        VersionEdits(self._engine, self._version).untag(ctx, name)
+
+    def branch(self, ctx: CallContext, name: str, at: AsOf) -> None:
+        VersionEdits(self._engine, self._version).branch(ctx, name, at)
+
+    def drop_branch(self, ctx: CallContext, name: str) -> None:
+        VersionEdits(self._engine, self._version).drop_branch(ctx, name)
 
     def open_statement(self, ctx: CallContext, request: StatementRequest) -> Statement:
         if request.change is not Change.INSERT and not self._version.has_row_ids:
             raise FailedPrecondition(
                 f"table '{self.name}' is of format v{self._version.format_version}, which has no row ids: "
-                f"upgrade it with 'sparkport table upgrade {'.'.join(self._version.name)}'"
+                f"upgrade it with 'sparkport table upgrade {self._version.table}'"
             )
-        return LakeStatement(ctx, request, self._version, self._engine)
+        kind = LakeUpsert if request.change is Change.UPSERT else LakeStatement
+        return kind(ctx, request, self._version, self._engine)
 
     def alter(self, ctx: CallContext, alteration: Alteration) -> None:
         """A new metadata file and one conditional move of the pointer; no Spark job."""
-        for _ in range(_ATTEMPTS):
-            current = self._engine.current(self._version.name)
-            if current is None:
-                raise TableNotFound(*self._version.name)
-            after = self._altered(current, alteration)
-            if after is None:
-                return
-            try:
-                moved = self._engine.pointers.commit([Edit(current.name, current.json, after, current.location)])
-            except Moved:
-                continue
-            self._engine.own.note(ctx, current.name, current.location, moved[current.name])
-            return
+        with self._engine.journal.held(self._version.table):
+            for _ in range(_ATTEMPTS):
+                if self._alter(ctx, alteration):
+                    return
         raise Conflict(f"table '{self.name}' is changed by others all the time; run the statement again")
+
+    def _alter(self, ctx: CallContext, alteration: Alteration) -> bool:
+        """False if it has to be tried again."""
+        current = self._engine.versions.current(self._version.table)
+        if current is None:
+            raise TableNotFound(*self._version.table)
+        after = self._altered(current, alteration)
+        if after is None:
+            return True
+        try:
+            moved = self._engine.alter(ctx, Edit(current.table, current.json, after, current.location), current)
+        except Moved:
+            return False
+        self._engine.views.session_ddl.note(ctx, current.table, current.location, moved)
+        return True
 
     def _altered(self, current: TableVersion, alteration: Alteration) -> dict[str, object] | None:
         if isinstance(alteration, SetComment) and alteration.column is None:
@@ -129,67 +197,95 @@ class LakeTable(ChangeableTable, DirectTable, StatisticsTable, VersionedTable, A
                 require_default(column)
         if isinstance(alteration, AddField):
             require_default(alteration.field)
-        current.check_still_used(columns)
+        _check_still_used(current, columns)
         checks = checks_after(alteration, current.checks, columns.declared)
-        if isinstance(alteration, SetNotNull) and current.has_null(alteration.name):
+        keys = keys_after(alteration, current.keys, current.columns.declared, columns.declared)
+        if isinstance(alteration, SetNotNull) and current.rows.has_null(alteration.name):
             raise ConstraintViolation(f"column '{alteration.name}' has NULL values: it cannot be NOT NULL")
         properties = columns.properties()
         if checks != current.checks:
             properties[CHECKS] = json.dumps(checks) if checks else None
+        if keys != current.keys:
+            properties[UNIQUE] = unique_property(keys, columns)
         return evolve_schema(
             current.json,
             list(columns.fields),
             last_column_id=columns.last_id,
             properties=properties,
+            identifier_fields=_identifier_fields(current, columns),
             previous=current.location,
         )
 
-    def _version_of(self, ctx: CallContext, request: ScanRequest) -> TableVersion:
-        name, _ = _split(request.part)
-        if name is None:
+    def _version_of(self, request: ScanRequest) -> TableVersion:
+        part = TicketPart.parse(request.part)
+        if part.name is None:
             return self._version if request.at is None else self._at(request.at)
-        version = self._version if name == _name(self._version) else self._planned(name)
-        return version if request.at is None else version.at(request.at)
+        version = self._version if self._is_planned_for(part) else self._planned(part)
+        return version if request.at is None else version_at(version.without_journal(), request.at)
+
+    def _is_planned_for(self, part: TicketPart) -> bool:
+        journal = self._version.journal
+        state = None if journal is None else (journal.flushed, journal.last)
+        return part.name == _name(self._version) and part.journal == state
 
     def _at(self, moment: AsOf) -> TableVersion:
-        """A version in the history as it is by now: whoever names a version means it, in a transaction too."""
-        current = self._engine.current(self._version.name)
-        same = current is not None and current.uuid == self._version.uuid
-        return (current if current is not None and same else self._version).at(moment)
+        """A version in the history as it is by now: to name a version means that one, in a transaction too."""
+        return version_at(self._published(), moment)
 
-    def _planned(self, name: bytes) -> TableVersion:
+    def _published(self) -> TableVersion:
+        """The table as it is by now, without what the journal holds."""
+        current = self._engine.versions.current(self._version.table)
+        same = current is not None and current.uuid == self._version.uuid
+        version = current if current is not None and same else self._version
+        return version.without_journal()
+
+    def _planned(self, part: TicketPart) -> TableVersion:
         """The version that a ticket was made for. Tickets come back from clients, so it must be of this table."""
-        if _METADATA_NAME.fullmatch(name) is None:
-            raise _foreign_part()
+        location = part.location_in(self._version.metadata_folder)
         try:
-            version = self._engine.version(self._version.name, self._version.metadata_folder + name.decode())
+            version = self._engine.versions.at(self._version.table, location)
         except NotFound as exc:
             raise self._replaced() from exc
         if version.uuid != self._version.uuid:
             raise self._replaced()
-        return version
+        if part.journal is None:
+            return version
+        journal = self._engine.planned.find(version.uuid, *part.journal)
+        if journal is None:
+            raise Conflict(f"table '{self.name}' has changed since the scan was planned; run the query again")
+        return version.with_journal({journal.uuid: journal})
 
     def _replaced(self) -> Conflict:
         return Conflict(f"table '{self.name}' is no longer the one that the scan was planned for; run the query again")
 
 
-def _name(version: TableVersion) -> bytes:
-    """Of the metadata file that describes it."""
-    return version.location.rpartition("/")[2].encode()
+def _name(version: TableVersion) -> str:
+    """The name of the metadata file that describes it."""
+    return version.location.rpartition("/")[2]
 
 
-def _split(part: bytes) -> tuple[bytes | None, str | None]:
-    """The name of the metadata that a scan was planned on, and the range of its files; None for all there is."""
-    if not part:
-        return None, None
-    name, mark, files = part.rpartition(b"\n")
-    if not mark or _FILES.fullmatch(files) is None:
-        raise _foreign_part()
-    return name, files.decode() or None
+def _identifier_fields(before: TableVersion, columns: Columns) -> list[int]:
+    """Those that the table has, whoever set them; a key of which a column is dropped goes as a whole."""
+    kept = before.schema.get("identifier-field-ids") or []
+    return list(kept) if set(kept) <= field_names(columns.fields).keys() else []
 
 
-def _foreign_part() -> InvalidArgument:
-    return InvalidArgument("ticket has a part that this table did not make")
+def _check_still_used(version: TableVersion, columns: Columns) -> None:
+    """Refuse to drop a column that the table is or was partitioned or sorted by.
+
+    Metadata keeps the partitions and orders of the past, and Spark writes to no table where one lacks its column.
+    """
+    kept = field_names(columns.fields)
+    dropped = {number: name for number, name in field_names(version.columns.fields).items() if number not in kept}
+    used = [field for fields in version.metadata.specs.values() for field in fields]
+    for order in version.metadata.json.get("sort-orders") or ():
+        used += order["fields"]
+    for field in used:
+        if field["source-id"] in dropped:
+            raise Unsupported(
+                f"the table is or was partitioned or sorted by column '{dropped[field['source-id']]}': "
+                "it cannot be dropped, by CASCADE neither"
+            )
 
 
 def _with_row_id(version: TableVersion) -> pa.Schema:

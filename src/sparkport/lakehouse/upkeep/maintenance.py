@@ -1,6 +1,6 @@
 """Keeping tables quick: small files put together, old snapshots and files that nobody needs removed.
 
-Spark does the work, by Iceberg's own procedures; what there is to do is told from metadata. Rows, row ids and the
+Spark does the work, by Iceberg's own procedures; the metadata shows what there is to do. Rows, row ids and the
 numbers of versions stay as they are. Nothing waits for it: a commit in between makes a compaction try again, and only
 then, for a bounded number of bytes, in the table's own queue of writers.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 import threading
 import time
 from collections import Counter
@@ -19,23 +18,24 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from sparkport.errors import Conflict, InternalError, InvalidArgument, NotFound, TableNotFound
+from sparkport.catalog.repeats import KNOWN_SECONDS
+from sparkport.errors import Conflict, InternalError, InvalidArgument, TableNotFound
 from sparkport.lakehouse.catalogs.ledger_rows import UNKNOWN
 from sparkport.lakehouse.catalogs.pointers import Edit, Moved
-from sparkport.lakehouse.catalogs.rest_notes import DAY, old_fences
+from sparkport.lakehouse.catalogs.rest_notes import old_fences
 from sparkport.lakehouse.files import local_path, sync
 from sparkport.lakehouse.iceberg.durable import sync_snapshot
 from sparkport.lakehouse.iceberg.edits import drop_refs, set_properties
 from sparkport.lakehouse.iceberg.manifests import read_manifest_list
-from sparkport.lakehouse.iceberg.metadata import TableMetadata, load
-from sparkport.lakehouse.iceberg.numbers import NUMBER, numbered
+from sparkport.lakehouse.iceberg.metadata import BRANCH, TableMetadata, load
 from sparkport.lakehouse.iceberg.plan import plan
 from sparkport.lakehouse.iceberg.row_groups import row_group_properties
+from sparkport.lakehouse.iceberg.version_numbers import NUMBER, numbered
 from sparkport.lakehouse.names import TableName
-from sparkport.lakehouse.scan.read import Reader
-from sparkport.lakehouse.spark.server import translated
+from sparkport.lakehouse.spark.server import Work, translated
 from sparkport.lakehouse.spark.sql import quoted
-from sparkport.lakehouse.tables.engine import LakeEngine
+from sparkport.lakehouse.tables.storage import Storage
+from sparkport.lakehouse.upkeep.in_use import CLOCK_SLACK, InUse
 from sparkport.lakehouse.upkeep.maintenance_plan import (
     Compaction,
     MaintenanceSettings,
@@ -44,9 +44,10 @@ from sparkport.lakehouse.upkeep.maintenance_plan import (
     forgotten_metadata,
     settings_for,
 )
-from sparkport.lakehouse.write.apply import BRANCH, drop_branches
+from sparkport.lakehouse.write.committer import Committer
+from sparkport.lakehouse.write.spark_applier import drop_branches
 
-__all__ = ["Maintenance", "Report", "STEPS"]
+__all__ = ["Maintenance", "Report", "STEPS", "require_steps"]
 
 logger = logging.getLogger(__name__)
 
@@ -55,10 +56,6 @@ STEPS = ("compact", "manifests", "expire", "orphans", "metadata")
 _ROUNDS = 100
 _ATTEMPTS = 5
 _EXPIRED_AT_ONCE = 1_000
-_PINS_LOOKED_INTO = 64
-_CLOCK_SLACK = 300.0
-_TELLING_SLACK = 15.0
-_BRANCH = re.compile(rf"{BRANCH}([0-9a-f]{{32}})_\w+")
 _READY_SECONDS = 60.0
 _NO_LIMIT = 2**63 - 1
 
@@ -72,8 +69,19 @@ class Report:
     skipped: Mapping[str, str]
     more: bool = False
 
+    def joined(self, later: Report) -> Report:
+        """With what a later run has done."""
+        counts = Counter(self.counts) + Counter(later.counts)
+        return Report(self.table, counts, {**self.skipped, **later.skipped}, self.more or later.more)
+
     def as_dict(self) -> dict[str, Any]:
-        return {"table": ".".join(self.table), **self.counts, "skipped": dict(self.skipped), "more": self.more}
+        return {"table": str(self.table), **self.counts, "skipped": dict(self.skipped), "more": self.more}
+
+
+def require_steps(steps: Collection[str]) -> None:
+    unknown = sorted(set(steps) - set(STEPS))
+    if unknown:
+        raise InvalidArgument(f"'{unknown[0]}' is no step of maintenance; there are {', '.join(STEPS)}")
 
 
 class Maintenance:
@@ -81,16 +89,20 @@ class Maintenance:
 
     def __init__(
         self,
-        engine: LakeEngine,
-        reader: Reader,
+        storage: Storage,
+        committer: Committer,
+        in_use: InUse,
         settings: MaintenanceSettings | None = None,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.engine = engine
+        self.storage = storage
+        self.committer = committer
+        self.in_use = in_use
         self.settings = settings or MaintenanceSettings()
-        self._reader = reader
         self._clock = clock
+        self.finished: dict[TableName, float] = {}
+        """When a table was last gone through here."""
         self._one = threading.Lock()
         self._stopping = threading.Event()
 
@@ -104,78 +116,11 @@ class Maintenance:
 
     def run(self, table: TableName, steps: Collection[str] = STEPS, *, thorough: bool = True) -> Report:
         """Do what is due. ``thorough`` is for one who asks for it: it also puts few files together, and all of them."""
-        unknown = sorted(set(steps) - set(STEPS))
-        if unknown:
-            raise InvalidArgument(f"'{unknown[0]}' is no step of maintenance; there are {', '.join(STEPS)}")
+        require_steps(steps)
         with self._one:
-            return _Run(self, table, thorough=thorough).do(steps)
-
-    # What open transactions and running scans need
-
-    def needed_snapshots(self, table: TableName, metadata: TableMetadata) -> set[int]:
-        ledger = self.engine.ledger
-        # Asked for before what is needed elsewhere: in between others may only have told more.
-        told = ledger.told_elsewhere()
-        needed = self._reader.reading(metadata.uuid) | ledger.needed_elsewhere(metadata.uuid)
-        if told is not None:
-            needed |= self._newest_since(metadata, told - _TELLING_SLACK)
-        needed |= self.engine.applier.staged_in(metadata)
-        pinned = self.pinned(table)
-        pinned.pop(metadata.metadata_location, None)
-        if len(pinned) > _PINS_LOOKED_INTO:
-            # So many that it is cheaper to keep all that was the table since the first of them began.
-            return needed | self._newest_since(metadata, min(pinned.values()) - _CLOCK_SLACK)
-        for location in pinned:
-            try:
-                snapshot_id = load(self.engine.files, location).main_snapshot_id
-            except NotFound:
-                continue  # of a table that is gone
-            if snapshot_id is not None:
-                needed.add(snapshot_id)
-        return needed
-
-    def _newest_since(self, metadata: TableMetadata, since: float) -> set[int]:
-        """The snapshots that were the table at some time after this one."""
-        log = metadata.snapshot_log
-        ends = [*(entry["timestamp-ms"] / 1000 for entry in log[1:]), self._clock()]
-        return {entry["snapshot-id"] for entry, end in zip(log, ends, strict=False) if end >= since}
-
-    def pinned(self, table: TableName) -> dict[str, float]:
-        """Metadata files that open transactions see the table by, and since when."""
-        self.engine.transactions.expire()
-        found: dict[str, float] = {}
-        for transaction in self.engine.transactions.everyone():
-            view = transaction.state
-            for location in (view.pins.get(table), view.cut.looked_up.get(table)):
-                if location is not None:
-                    found[location] = min(transaction.begun, found.get(location, transaction.begun))
-        return found
-
-    def all_pinned(self) -> set[str]:
-        """Metadata files that open transactions see any table by."""
-        self.engine.transactions.expire()
-        found: set[str] = set()
-        for transaction in self.engine.transactions.everyone():
-            view = transaction.state
-            seen = (*view.pins.values(), *view.cut.looked_up.values())
-            found.update(location for location in seen if location is not None)
-        return found
-
-    def is_read(self, table_uuid: str) -> bool:
-        """Whether a scan reads a table, here or by another server, or a transaction of another server needs it."""
-        return bool(self._reader.reading(table_uuid) or self.engine.ledger.needed_elsewhere(table_uuid))
-
-    def is_left_over(self, branch: str, *, is_old: bool) -> bool:
-        """Whether a branch was made for a commit that is over or will never be.
-
-        Servers that share a REST catalog need not know of each other, so a branch of another has to be old, too.
-        """
-        found = _BRANCH.fullmatch(branch)
-        if found is None:
-            return False  # somebody else's, whatever it is called
-        if found.group(1) == self.engine.ledger.server:
-            return not self.engine.applier.uses(branch)
-        return is_old and not self.engine.ledger.is_alive(found.group(1))
+            report = _Run(self, table, thorough=thorough).do(steps)
+            self.finished[table] = self._clock()
+            return report
 
     def now(self) -> float:
         return self._clock()
@@ -186,7 +131,8 @@ class _Run:
 
     def __init__(self, maintenance: Maintenance, table: TableName, *, thorough: bool) -> None:
         self._maintenance = maintenance
-        self._engine = maintenance.engine
+        self._storage = maintenance.storage
+        self._in_use = maintenance.in_use
         self._table = table
         self._thorough = thorough
         self._counts: Counter[str] = Counter()
@@ -214,14 +160,14 @@ class _Run:
                 self._sync()
         counts = {name: count for name, count in self._counts.items() if count}
         if counts:
-            logger.info("maintenance of '%s.%s': %s", *self._table, counts)
+            logger.info("maintenance of '%s': %s", self._table, counts)
         return Report(self._table, counts, self._skipped, self._more)
 
     def _metadata(self) -> TableMetadata:
-        location = self._engine.pointers.location(self._table)
+        location = self._storage.pointers.location(self._table)
         if location is None:
             raise TableNotFound(*self._table)
-        return load(self._engine.files, location)
+        return load(self._storage.files, location)
 
     def _sync(self) -> None:
         """Rows that were safe from a loss of power are to be so in their new files too, which Spark does not see to."""
@@ -231,14 +177,14 @@ class _Run:
             sync([metadata.metadata_location], below=metadata.location)
             if metadata.main_snapshot_id is not None:
                 snapshot = metadata.snapshot(metadata.main_snapshot_id)
-                sync_snapshot(self._engine.files, metadata.location, snapshot)
+                sync_snapshot(self._storage.files, metadata.location, snapshot)
 
     # Small files
 
     def _compact(self) -> None:
         for _ in range(_ROUNDS):
             metadata = self._metadata()
-            files = plan(self._engine.files, metadata, metadata.main_snapshot_id).files
+            files = plan(self._storage.files, metadata, metadata.main_snapshot_id).files
             due = compaction(files, self._settings)
             self._more = due is not None and due.files > due.most_files
             if due is None or self._maintenance.stopping:
@@ -257,7 +203,7 @@ class _Run:
         if wanted:
             after = set_properties(metadata.json, wanted, previous=metadata.metadata_location)
             with contextlib.suppress(Moved):  # the next run will find it as it was
-                self._engine.pointers.commit(
+                self._storage.pointers.commit(
                     [Edit(self._table, dict(metadata.json), after, metadata.metadata_location)]
                 )
 
@@ -280,10 +226,14 @@ class _Run:
         return self._call("rewrite_data_files", f"options => map({pairs})")[0]
 
     def _manifests(self) -> None:
+        """Only where rows have no ids, which Spark's procedure would change (apache/iceberg#16699, as of 1.11.0).
+
+        Elsewhere Iceberg's own commits put manifests together as soon as there are a hundred.
+        """
         metadata = self._metadata()
-        if metadata.main_snapshot_id is None:
+        if metadata.main_snapshot_id is None or metadata.format_version >= 3:
             return
-        listed = read_manifest_list(self._engine.files, metadata.snapshot(metadata.main_snapshot_id).manifest_list)
+        listed = read_manifest_list(self._storage.files, metadata.snapshot(metadata.main_snapshot_id).manifest_list)
         if len(listed) > self._settings.max_manifests:
             done = self._undisturbed(lambda: self._call("rewrite_manifests", "use_caching => false")[0])
             self._counts["rewritten_manifests"] += done["rewritten_manifests_count"]
@@ -293,8 +243,8 @@ class _Run:
         try:
             return work()
         except (Conflict, InternalError) as exc:
-            logger.info("maintenance of '%s.%s' is tried again: %s", *self._table, exc)
-        with self._engine.writers.of(self._table).turn():
+            logger.info("maintenance of '%s' is tried again: %s", self._table, exc)
+        with self._maintenance.committer.turn(self._table):
             return work()
 
     # Old snapshots
@@ -305,11 +255,11 @@ class _Run:
             return
         while not self._maintenance.stopping:
             metadata = self._numbered()
-            needed = self._maintenance.needed_snapshots(self._table, metadata)
-            found = expirable(metadata, self._settings, now=self._maintenance.now(), needed=needed)
-            if not found or (len(found) < self._settings.max_snapshots // 10 and not self._all_due):
+            needed = self._in_use.snapshots(self._table, metadata)
+            due = expirable(metadata, self._settings, now=self._maintenance.now(), needed=needed)
+            if not due or (len(due) < self._settings.max_snapshots // 10 and not self._all_due):
                 return
-            chosen = found[:_EXPIRED_AT_ONCE]
+            chosen = due[:_EXPIRED_AT_ONCE]
             # Only those that are named: a time of long ago keeps Spark from choosing others by its own rule.
             done = self._call(
                 "expire_snapshots",
@@ -319,7 +269,7 @@ class _Run:
             )
             self._counts["expired_snapshots"] += len(chosen)
             self._counts["removed_files"] += sum(value or 0 for value in done[0].values())
-            if len(found) == len(chosen):
+            if len(due) == len(chosen):
                 return  # what has become old meanwhile can wait for the next run
 
     def _drop_branches(self) -> None:
@@ -330,10 +280,10 @@ class _Run:
             name
             for name, ref in metadata.refs.items()
             if name.startswith(BRANCH)
-            and self._maintenance.is_left_over(name, is_old=metadata.snapshot(ref["snapshot-id"]).timestamp_ms < before)
+            and self._in_use.is_left_over(name, is_old=metadata.snapshot(ref["snapshot-id"]).timestamp_ms < before)
         }
         if left:
-            drop_branches(self._engine.pointers, self._engine.files, self._table, lambda name: name in left)
+            drop_branches(self._storage.pointers, self._storage.files, self._table, lambda name: name in left)
             self._counts["dropped_branches"] += len(left)
         self._drop_fences()
 
@@ -341,11 +291,11 @@ class _Run:
         """The tags that keep commits of a REST catalog from being made: after a day none of these comes any more."""
         metadata = self._metadata()
         before, location = dict(metadata.json), metadata.metadata_location
-        tags, properties = old_fences(before, before=self._maintenance.now() - DAY)
+        tags, properties = old_fences(before, before=self._maintenance.now() - KNOWN_SECONDS)
         if properties:
             after = drop_refs(set_properties(before, dict.fromkeys(properties), previous=location), tags)
             with contextlib.suppress(Moved):  # the next run will find them
-                self._engine.pointers.commit([Edit(self._table, before, after, location)])
+                self._storage.pointers.commit([Edit(self._table, before, after, location)])
 
     def _numbered(self) -> TableMetadata:
         """The metadata with the version's number written down: it is counted from snapshots that are about to go."""
@@ -357,7 +307,7 @@ class _Run:
             before, location = dict(metadata.json), metadata.metadata_location
             after = set_properties(before, {NUMBER: note}, previous=location)
             try:
-                self._engine.pointers.commit([Edit(self._table, before, after, location)])
+                self._storage.pointers.commit([Edit(self._table, before, after, location)])
             except Moved:
                 continue
         return self._metadata()
@@ -373,8 +323,8 @@ class _Run:
             limit = _timestamp(self._maintenance.now() - self._settings.orphan_seconds)
             # Spark lists a local folder by Hadoop's file systems, which need not know a store that Iceberg does.
             listing = [] if local_path(metadata.location) is not None else ["prefix_listing => true"]
-            found = self._call("remove_orphan_files", f"older_than => {limit}", *listing)
-            self._counts["removed_orphans"] += len(found)
+            orphans = self._call("remove_orphan_files", f"older_than => {limit}", *listing)
+            self._counts["removed_orphans"] += len(orphans)
 
     def _forget_metadata(self) -> None:
         if self._kept_by_owner("metadata"):
@@ -385,35 +335,35 @@ class _Run:
         if reason is not None:
             self._skipped["metadata"] = reason
             return
-        listed = self._engine.files.list(folder)
+        listed = self._storage.files.list(folder)
         present = {info.path for info in listed}
         # Asked for after listing: who begins now sees metadata that the listing has as the newest, or later.
-        needed = self._maintenance.pinned(self._table)
+        needed = self._in_use.metadata_files(self._table)
         before = self._maintenance.now() - self._settings.metadata_seconds
-        elsewhere = self._engine.ledger.needed_elsewhere(metadata.uuid)
+        elsewhere = self._storage.ledger.needed_elsewhere(metadata.uuid)
         since = [entry["timestamp-ms"] / 1000 for entry in metadata.snapshot_log if entry["snapshot-id"] in elsewhere]
-        if UNKNOWN in elsewhere and (told := self._engine.ledger.told_elsewhere()) is not None:
-            since.append(told)
-        before = min([before, *(moment - _CLOCK_SLACK for moment in since)])
+        if UNKNOWN in elsewhere and (reported := self._storage.ledger.oldest_report_elsewhere()) is not None:
+            since.append(reported)
+        before = min([before, *(moment - CLOCK_SLACK for moment in since)])
         for path in forgotten_metadata(listed, metadata, before=before, needed=needed):
-            self._engine.files.delete(path)
+            self._storage.files.delete(path)
             parent, _, name = path.rpartition("/")
             if (checksum := f"{parent}/.{name}.crc") in present:  # Hadoop's, beside files on a local disk
-                self._engine.files.delete(checksum)
+                self._storage.files.delete(checksum)
             self._counts["removed_metadata"] += 1
 
     def _shared(self, metadata: TableMetadata) -> str | None:
         """Why files in the table's folder that the table does not know may be somebody's all the same."""
-        own = self._engine.warehouse.inside(metadata.location)
-        if own is None:
+        folder = self._storage.warehouse.inside(metadata.location)
+        if folder is None:
             return "the table's folder is not in the warehouse"
-        if not (self._engine.warehouse.inside(metadata.metadata_location) or "").startswith(f"{own}/"):
+        if not (self._storage.warehouse.inside(metadata.metadata_location) or "").startswith(f"{folder}/"):
             return "the table's metadata is not in the table's folder"
-        for other, location in self._engine.pointers.cut().tables.items():
-            if other != self._table and (self._engine.warehouse.inside(location) or "").startswith(f"{own}/"):
+        for other, location in self._storage.pointers.cut().tables.items():
+            if other != self._table and (self._storage.warehouse.inside(location) or "").startswith(f"{folder}/"):
                 return f"table '{'.'.join(other)}' has files in the same folder"
         known = {metadata.metadata_location, *(entry["metadata-file"] for entry in metadata.metadata_log)}
-        if self._maintenance.pinned(self._table).keys() - known:
+        if self._in_use.metadata_files(self._table).keys() - known:
             return "a transaction has been open for more than a hundred commits"
         return None
 
@@ -428,11 +378,12 @@ class _Run:
     def _call(self, procedure: str, *arguments: str) -> list[dict[str, Any]]:
         name = quoted(*self._table).replace("\\", "\\\\").replace("'", "\\'")
         given = ", ".join([f"table => '{name}'", *arguments])
+        work = Work(f"maintenance: {procedure}", (self._table,))
         with (
-            self._engine.spark.session(timeout=_READY_SECONDS, limited=False) as session,
+            self._storage.spark.session(timeout=_READY_SECONDS, limited=False, work=work) as session,
             translated(f"maintenance of '{self._table[1]}'"),
         ):
-            rows = session.sql(f"CALL {quoted(self._engine.catalog_name)}.system.{procedure}({given})").collect()
+            rows = session.sql(f"CALL {quoted(self._storage.catalog_name)}.system.{procedure}({given})").collect()
             return [row.asDict() for row in rows]
 
 

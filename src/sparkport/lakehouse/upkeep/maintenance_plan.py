@@ -1,4 +1,4 @@
-"""What a table needs to have done to it, told from its metadata alone: pure functions, no Spark and no clock.
+"""What maintenance a table needs, by its metadata alone: pure functions, no Spark and no clock.
 
 A snapshot's age counts from the moment it was no longer the table, not from when it was made: a reader that began
 just before the first commit in weeks has as much time as any other.
@@ -112,8 +112,8 @@ def expirable(
     left = _left_main(metadata)
     newest_first = sorted(left, key=lambda snapshot_id: left[snapshot_id], reverse=True)
     ranks = {snapshot_id: rank for rank, snapshot_id in enumerate(newest_first, start=1)}
-    on_refs = {found.id for head in kept for found in metadata.ancestors(head)}
-    found: list[Snapshot] = []
+    on_refs = {ancestor.id for head in kept for ancestor in metadata.ancestors(head)}
+    chosen: list[Snapshot] = []
     for snapshot in metadata.snapshots:
         if snapshot.id in kept:
             continue
@@ -126,8 +126,8 @@ def expirable(
             limit = settings.staged_seconds if staged else settings.retention_seconds
             expired = now - snapshot.timestamp_ms / 1000 > limit
         if expired:
-            found.append(snapshot)
-    return [snapshot.id for snapshot in sorted(found, key=lambda snapshot: snapshot.timestamp_ms)]
+            chosen.append(snapshot)
+    return [snapshot.id for snapshot in sorted(chosen, key=lambda snapshot: snapshot.timestamp_ms)]
 
 
 def _left_main(metadata: TableMetadata) -> dict[int, float]:
@@ -151,17 +151,17 @@ def forgotten_metadata(
     if current is None:
         return []
     numbered.sort(key=lambda pair: pair[0])
-    found: list[str] = []
+    paths: list[str] = []
     for (number, info), (_, after) in pairwise(numbered):
         replaced = after.modified
         if number < current and _name(info.path) not in names and replaced is not None and replaced < before:
-            found.append(info.path)
-    return found
+            paths.append(info.path)
+    return paths
 
 
 def _number(path: str) -> int | None:
-    found = _METADATA_FILE.fullmatch(_name(path))
-    return None if found is None else int(found.group(1))
+    match = _METADATA_FILE.fullmatch(_name(path))
+    return None if match is None else int(match.group(1))
 
 
 def _name(path: str) -> str:

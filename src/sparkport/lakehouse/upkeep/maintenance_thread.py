@@ -14,7 +14,7 @@ from collections.abc import Callable
 from sparkport.errors import SparkportError
 from sparkport.lakehouse.iceberg.metadata import load
 from sparkport.lakehouse.names import TableName
-from sparkport.lakehouse.upkeep.dropped import DroppedFolders
+from sparkport.lakehouse.upkeep.dropped_folders import DroppedFolders
 from sparkport.lakehouse.upkeep.maintenance import STEPS, Maintenance
 
 __all__ = ["MaintenanceThread"]
@@ -34,14 +34,15 @@ class MaintenanceThread:
     def __init__(
         self, maintenance: Maintenance, *, ready: Callable[[], bool], dropped: DroppedFolders | None = None
     ) -> None:
-        """``ready`` tells whether Spark can be asked; a look that finds it is not there is left out.
+        """``ready`` says whether Spark can be asked; a look that finds it is not there is left out.
 
         Without ``dropped`` the folders of dropped tables stay.
         """
         self._maintenance = maintenance
         self._dropped = dropped
         self._dropped_due = 0.0
-        self._engine = maintenance.engine
+        self._storage = maintenance.storage
+        self._committer = maintenance.committer
         self._ready = ready
         self._seen: dict[TableName, str] = {}
         self._orphans_due: dict[TableName, float] = {}
@@ -76,7 +77,7 @@ class MaintenanceThread:
             try:
                 self._maintain(table)
             except SparkportError as exc:
-                logger.warning("maintenance of '%s.%s' is put off: %s", *table, exc.message)
+                logger.warning("maintenance of '%s' is put off: %s", table, exc.message)
         self._everything = False
 
     def _work(self) -> None:
@@ -89,19 +90,19 @@ class MaintenanceThread:
                 logger.exception("maintenance failed; it goes on with the next look")
 
     def _tables(self) -> list[TableName]:
-        written = self._engine.writers.tables()
-        return sorted({*written, *self._engine.pointers.cut().tables}) if self._everything else written
+        written = self._committer.written()
+        return sorted({*written, *self._storage.pointers.cut().tables}) if self._everything else written
 
     def _maintain(self, table: TableName) -> None:
-        location = self._engine.pointers.location(table)
+        location = self._storage.pointers.location(table)
         if location is None:  # dropped or renamed
-            self._engine.writers.forget(table)
+            self._committer.forget(table)
             return
         if location == self._seen.get(table):
             return
-        properties = load(self._engine.files, location).properties
-        own = properties.get("write.wap.enabled", "").lower() == "true"
-        if not own or properties.get(_SWITCH, "true").lower() == "false":
+        properties = load(self._storage.files, location).properties
+        is_ours = properties.get("write.wap.enabled", "").lower() == "true"
+        if not is_ours or properties.get(_SWITCH, "true").lower() == "false":
             return
         now = self._maintenance.now()
         due = self._orphans_due.setdefault(table, now + _FIRST_ORPHANS_SECONDS)
@@ -110,7 +111,7 @@ class MaintenanceThread:
             self._orphans_due[table] = now + _ORPHANS_SECONDS
         if not report.more:
             # What was done here is no change to look at; what others did meanwhile is seen the next time they write.
-            self._seen[table] = self._engine.pointers.location(table) or location
+            self._seen[table] = self._storage.pointers.location(table) or location
 
     def _remove_dropped(self) -> None:
         if self._dropped is None:
@@ -128,5 +129,5 @@ class MaintenanceThread:
     def _forget_statements(self) -> None:
         now = self._maintenance.now()
         if now >= self._forget_due:
-            self._engine.pointers.forget_statements(now - _STATEMENT_SECONDS)
+            self._storage.pointers.forget_statements(now - _STATEMENT_SECONDS)
             self._forget_due = now + _FORGET_SECONDS

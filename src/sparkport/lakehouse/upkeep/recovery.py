@@ -2,7 +2,7 @@
 
 A metadata file is written before the catalog points to it. The server notes each in its staging folder first, so that
 whoever starts next need not look through the warehouse, and cannot take another server's file in the making for dead.
-Whatever a journal says: only what is called as a metadata file and truly is in the warehouse is removed, and only if
+Whatever the notes say: only what is called as a metadata file and truly is in the warehouse is removed, and only if
 no catalog ever pointed to it. The last metadata of a table that was dropped or replaced is not recovery's.
 """
 
@@ -18,12 +18,12 @@ from sparkport.errors import SparkportError, Unavailable
 from sparkport.lakehouse.catalogs.ledger import Ledger
 from sparkport.lakehouse.catalogs.pointers import Pointers
 from sparkport.lakehouse.files import FileSystem
-from sparkport.lakehouse.iceberg.metadata import load
-from sparkport.lakehouse.places import Warehouse, is_metadata_file, true_path
+from sparkport.lakehouse.iceberg.metadata import BRANCH, load
 from sparkport.lakehouse.spark.staging import Noted, Staging
-from sparkport.lakehouse.write.apply import BRANCH, drop_branches
+from sparkport.lakehouse.warehouse import Warehouse, is_metadata_file, true_path
+from sparkport.lakehouse.write.spark_applier import drop_branches
 
-__all__ = ["JournalledFiles", "Recovery", "recover"]
+__all__ = ["NotedFiles", "Recovery", "recover"]
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +33,8 @@ _FIRST_SECONDS = 10.0
 """How long a server waits for it before it listens. Folders in a store can take much longer to be listed."""
 
 
-class JournalledFiles(FileSystem):
-    """Notes each metadata file in a server's journal before it is written."""
+class NotedFiles(FileSystem):
+    """Notes each metadata file in a server's staging folder before it is written."""
 
     def __init__(self, staging: Staging) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Recovery:
     """Runs what cleans up after dead servers. What they left is in nobody's way, so nobody need wait for it."""
 
     def __init__(self, work: Callable[[threading.Event], None]) -> None:
-        """``work`` is given what tells it to stop."""
+        """``work`` gets the event that stops it."""
         self._work = work
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sparkport-recovery", daemon=True)
@@ -133,12 +133,12 @@ def _true_folder(location: str) -> str | None:
 
 
 def _by_folder(locations: Iterable[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    folders: dict[str, list[str]] = {}
     for location in locations:
         folder = _true_folder(location)
         if folder is not None:
-            found.setdefault(folder, []).append(location)
-    return found
+            folders.setdefault(folder, []).append(location)
+    return folders
 
 
 def _listed(files: FileSystem, folder: str) -> list[str]:
@@ -177,6 +177,6 @@ def _is_unused(files: FileSystem, location: str, users: Collection[str], listed:
 
 
 def _needs(files: FileSystem, pointer: str, name: str) -> bool:
-    """By the file's name, of which a part was drawn by lot: its folder can be spelled in several ways."""
+    """By the file's name, which has a random part: its folder can be spelled in several ways."""
     known = [pointer, *(str(entry.get("metadata-file")) for entry in load(files, pointer).metadata_log)]
     return any(path.rpartition("/")[2] == name for path in known)

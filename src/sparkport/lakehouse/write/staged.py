@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -13,20 +13,19 @@ from sparkport.lakehouse.catalogs.pointers import Edit, Moved, OutcomeUnknown, P
 from sparkport.lakehouse.columns.columns import essence
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg.edits import clear_main, move_main, set_properties
-from sparkport.lakehouse.iceberg.metadata import Snapshot, TableMetadata, load
+from sparkport.lakehouse.iceberg.metadata import MARK, Snapshot, TableMetadata, load
 from sparkport.lakehouse.names import TableName
 
 __all__ = [
     "LeftInTheOpen",
     "allow_staging",
-    "append_staged",
     "can_stage",
     "check_counts",
     "current_metadata",
     "in_the_open",
+    "landed",
     "marked_snapshot",
     "marking",
-    "merge_staged",
     "rows_and_columns",
     "stageable",
     "take_back",
@@ -35,7 +34,6 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 _STAGING = "write.wap.enabled"
-_MARK = "sparkport.mark"
 
 
 def current_metadata(pointers: Pointers, files: FileSystem, table: TableName) -> TableMetadata:
@@ -50,15 +48,15 @@ def can_stage(metadata: TableMetadata) -> bool:
     return metadata.properties.get(_STAGING) == "true"
 
 
-def stageable(table: TableName, found: TableMetadata) -> Edit:
+def stageable(table: TableName, metadata: TableMetadata) -> Edit:
     """What tells such a table to."""
-    after = set_properties(found.json, {_STAGING: "true"}, previous=found.metadata_location)
-    return Edit(table, found.json, after, found.metadata_location)
+    after = set_properties(metadata.json, {_STAGING: "true"}, previous=metadata.metadata_location)
+    return Edit(table, metadata.json, after, metadata.metadata_location)
 
 
-def allow_staging(pointers: Pointers, table: TableName, found: TableMetadata) -> None:
+def allow_staging(pointers: Pointers, table: TableName, metadata: TableMetadata) -> None:
     """Tell such a table to; look at it again afterwards."""
-    _change(pointers, stageable(table, found))
+    _change(pointers, stageable(table, metadata))
 
 
 def _change(pointers: Pointers, edit: Edit) -> bool:
@@ -77,7 +75,7 @@ def _change(pointers: Pointers, edit: Edit) -> bool:
 
 def marking(mark: str) -> dict[str, str]:
     """What lets Spark put a mark on every snapshot that it makes in a session, wherever it lands."""
-    return {f"spark.sql.iceberg.snapshot-property.{_MARK}": mark}
+    return {f"spark.sql.iceberg.snapshot-property.{MARK}": mark}
 
 
 def in_the_open(metadata: TableMetadata, mark: str, base: int | None) -> list[Snapshot]:
@@ -87,13 +85,13 @@ def in_the_open(metadata: TableMetadata, mark: str, base: int | None) -> list[Sn
     ``base`` is where ``main`` was then. Others may also have published what was aside, as it is or as a copy. This MUST
     be asked before we publish it ourselves.
     """
-    found: list[Snapshot] = []
+    ours: list[Snapshot] = []
     for snapshot in metadata.ancestors(metadata.main_snapshot_id):
         if snapshot.id == base:
             break
-        if mark in (snapshot.summary.get(_MARK), snapshot.summary.get("published-wap-id")):
-            found.insert(0, snapshot)
-    return found
+        if mark in (snapshot.summary.get(MARK), snapshot.summary.get("published-wap-id")):
+            ours.insert(0, snapshot)
+    return ours
 
 
 class LeftInTheOpen(InternalError):
@@ -101,9 +99,24 @@ class LeftInTheOpen(InternalError):
 
     def __init__(self, table: TableName, why: str) -> None:
         super().__init__(
-            f"table '{table[1]}': rows of a change that was not made are in the table, and {why}: "
+            f"table '{table.name}': rows of a change that was not made are in the table, and {why}: "
             f"somebody took the property {_STAGING} away meanwhile"
         )
+
+
+def landed(
+    pointers: Pointers, files: FileSystem, table: TableName, mark: str, base: int | None
+) -> tuple[TableMetadata | None, list[Snapshot]]:
+    """The table as it is, None if there is none, and what of a change is in the open.
+
+    Raises OutcomeUnknown while the catalog gives no answer.
+    """
+    with _unknown_while_silent(pointers, files, table, mark, base):
+        try:
+            metadata = current_metadata(pointers, files, table)
+        except TableNotFound:
+            return None, []
+        return metadata, in_the_open(metadata, mark, base)
 
 
 def take_back(pointers: Pointers, files: FileSystem, table: TableName, mark: str, base: int | None) -> bool:
@@ -111,8 +124,16 @@ def take_back(pointers: Pointers, files: FileSystem, table: TableName, mark: str
 
     Raises LeftInTheOpen when that cannot be done, and OutcomeUnknown while the catalog gives no answer.
     """
-    try:
+    with _unknown_while_silent(pointers, files, table, mark, base):
         return _take_back(pointers, files, table, mark, base)
+
+
+@contextlib.contextmanager
+def _unknown_while_silent(
+    pointers: Pointers, files: FileSystem, table: TableName, mark: str, base: int | None
+) -> Iterator[None]:
+    try:
+        yield
     except Unavailable as exc:
 
         def settle() -> bool:
@@ -128,49 +149,33 @@ def take_back(pointers: Pointers, files: FileSystem, table: TableName, mark: str
 def _take_back(pointers: Pointers, files: FileSystem, table: TableName, mark: str, base: int | None) -> bool:
     while True:
         try:
-            found = current_metadata(pointers, files, table)
+            metadata = current_metadata(pointers, files, table)
         except TableNotFound:
             return False
-        ours = in_the_open(found, mark, base)
+        ours = in_the_open(metadata, mark, base)
         if not ours:
             return False
-        newest = list(islice(found.ancestors(found.main_snapshot_id), len(ours)))
-        earlier, previous = ours[0].parent_id, found.metadata_location
+        newest = list(islice(metadata.ancestors(metadata.main_snapshot_id), len(ours)))
+        earlier, previous = ours[0].parent_id, metadata.metadata_location
         if newest[::-1] != ours:
             raise LeftInTheOpen(table, "others have built upon them")
-        if earlier is not None and not found.has_snapshot(earlier):
+        if earlier is not None and not metadata.has_snapshot(earlier):
             raise LeftInTheOpen(table, "what was before them has expired")
-        logger.warning("table '%s.%s' lost its property %s: a change is taken back and made again", *table, _STAGING)
-        after = clear_main(found.json, previous=previous)
+        logger.warning("table '%s' lost its property %s: a change is taken back and made again", table, _STAGING)
+        after = clear_main(metadata.json, previous=previous)
         if earlier is not None:
-            after = move_main(found.json, earlier, previous=previous)
-        if _change(pointers, Edit(table, found.json, after, previous)):
+            after = move_main(metadata.json, earlier, previous=previous)
+        if _change(pointers, Edit(table, metadata.json, after, previous)):
             return True
-
-
-def append_staged(session: Any, target: str, schema: str, paths: Sequence[str]) -> None:
-    """Let Spark append the rows of staged files; ``schema`` in its DDL saves it a look at them."""
-    frame = session.read.schema(schema).parquet(*paths)
-    frame.writeTo(target).option("check-nullability", "false").append()
-
-
-def merge_staged(session: Any, schema: str, path: str, sql: Callable[[str], str]) -> None:
-    """Let Spark run a MERGE from a staged file; ``sql`` is given the name of the view that the file is."""
-    view = f"staged_{uuid.uuid4().hex}"
-    session.read.schema(schema).parquet(path).createOrReplaceTempView(view)
-    try:
-        session.sql(sql(view)).collect()
-    finally:
-        session.catalog.dropTempView(view)
 
 
 def marked_snapshot(metadata: TableMetadata, table: TableName, wap_id: str) -> Mapping[str, Any] | None:
     """What Spark made aside under this id; None where others have expired it meanwhile, as nothing leads to it."""
     for snapshot in metadata.json["snapshots"]:
         if snapshot.get("summary", {}).get("wap.id") == wap_id:
-            found: Mapping[str, Any] = snapshot
-            return found
-    logger.warning("the snapshot of a change of '%s.%s' is gone before it was published", *table)
+            staged: Mapping[str, Any] = snapshot
+            return staged
+    logger.warning("the snapshot of a change of '%s' is gone before it was published", table)
     return None
 
 
@@ -182,6 +187,6 @@ def rows_and_columns(metadata: TableMetadata) -> tuple[object, ...]:
 def check_counts(table: TableName, summary: Mapping[str, str], expected: Mapping[str, int]) -> None:
     """Spark must have done just what was decided."""
     for key, count in expected.items():
-        found = summary.get(key, "0")
-        if int(found) != count:
-            raise InternalError(f"table '{table[1]}': Spark reports {found} for {key}, not {count}")
+        reported = summary.get(key, "0")
+        if int(reported) != count:
+            raise InternalError(f"table '{table.name}': Spark reports {reported} for {key}, not {count}")

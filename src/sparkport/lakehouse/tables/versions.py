@@ -1,0 +1,56 @@
+"""Tables as their metadata files describe them."""
+
+from __future__ import annotations
+
+import logging
+
+from sparkport.errors import SparkportError
+from sparkport.lakehouse.cache import BoundedCache
+from sparkport.lakehouse.catalogs.pointers import Cut, Pointers
+from sparkport.lakehouse.names import TableName
+from sparkport.lakehouse.scan.version import TableVersion, VersionLoader
+
+__all__ = ["TableVersions"]
+
+logger = logging.getLogger(__name__)
+
+_ENTRIES_KEPT = 200_000
+"""Snapshots and log entries in all metadata that is kept: they are what makes it large."""
+
+
+class TableVersions:
+    """What one metadata file says never changes, so it is kept. Called from several threads at once."""
+
+    def __init__(self, pointers: Pointers, loader: VersionLoader) -> None:
+        self._pointers = pointers
+        self._loader = loader
+        self._kept: BoundedCache[tuple[TableName, str], TableVersion] = BoundedCache(
+            _ENTRIES_KEPT, weigh=_entries, name="tables"
+        )
+
+    def current(self, table: TableName) -> TableVersion | None:
+        """A table as it is now."""
+        location, journal = self._pointers.place(table)
+        return None if location is None else self.at(table, location).with_journal(journal.by_uuid)
+
+    def at(self, table: TableName, location: str) -> TableVersion:
+        """Without a journal."""
+        return self._kept.get((table, location), lambda: self._loader.load(table, location))
+
+    def listed(self, table: TableName, cut: Cut) -> TableVersion | None:
+        """A table for a listing: one that cannot be read, or may not, must not hide all others."""
+        try:
+            location = cut.tables.get(table)
+            if location is None:  # dropped since the names were listed
+                return None
+            version = self.at(table, location).with_journal(cut.journal.by_uuid)
+            version.fingerprint  # noqa: B018 - looks at the columns, which may be of a type that is not known here
+        except SparkportError as exc:
+            logger.warning("table '%s' is left out of the listing: %s", table, exc)
+            return None
+        return version
+
+
+def _entries(version: TableVersion) -> int:
+    metadata = version.metadata
+    return 10 + len(metadata.snapshots) + len(metadata.snapshot_log) + len(metadata.metadata_log)

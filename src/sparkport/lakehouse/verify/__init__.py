@@ -1,0 +1,1 @@
+"""Whether a lakehouse is what its catalog says it is."""

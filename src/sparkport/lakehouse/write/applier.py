@@ -1,0 +1,47 @@
+"""What the committer asks of whoever makes a table's plan happen, beside the table and seen by nobody."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Protocol
+
+from sparkport.lakehouse.catalogs.pointers import Edit
+from sparkport.lakehouse.names import TableName
+from sparkport.lakehouse.write.change_set import TablePlan
+
+__all__ = ["Applier", "Staged"]
+
+
+class Staged(ABC):
+    """A plan that was applied. Exactly one of ``published``, ``discard`` and ``take_back`` ends it."""
+
+    is_in_the_open: bool
+    """It can be seen already, just where it was to be published. Whoever gives it up MUST take it back."""
+
+    @property
+    @abstractmethod
+    def table(self) -> TableName: ...
+
+    @abstractmethod
+    def fits(self, plan: TablePlan) -> bool:
+        """Whether it is what this plan would be applied as."""
+
+    @abstractmethod
+    def edit(self) -> Edit | None:
+        """The change of the table's metadata that publishes; None when it is no longer the table it was made for."""
+
+    @abstractmethod
+    def published(self) -> None: ...
+
+    @abstractmethod
+    def discard(self) -> None:
+        """Never raises."""
+
+    @abstractmethod
+    def take_back(self) -> None:
+        """Discard it, also where it has landed in the open. This MUST be done before it is published."""
+
+
+class Applier(Protocol):
+    def apply(self, plan: TablePlan) -> Staged | None:
+        """None when the table was changed by others meanwhile."""

@@ -1,0 +1,1 @@
+"""Tables as one caller may see them: row filters and column masks, enforced around whatever the table is."""

@@ -1,0 +1,1 @@
+"""The schema ``spark`` of every catalog that has a Spark."""
