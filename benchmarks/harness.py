@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 
-__all__ = ["Child", "Measured", "Result", "compare", "peak_memory", "serving_in_child", "timed"]
+__all__ = ["Child", "Measured", "Result", "Start", "compare", "peak_memory", "serving_in_child", "timed"]
 
 MEGABYTE = 1_000_000
 

@@ -26,13 +26,14 @@ import pyarrow as pa
 import pyarrow.flight as fl
 import pyarrow.parquet as pq
 
-from benchmarks.harness import Child, Result, compare, peak_memory, serving_in_child, timed
+from benchmarks.harness import Child, Result, Start, compare, peak_memory, serving_in_child, timed
 from sparkport.client import Client, col, connect
-from sparkport.lakehouse.catalogs.databases import open_database
+from sparkport.lakehouse.catalogs.open_database import open_database
 from sparkport.lakehouse.catalogs.sql_pointers import SqlPointers
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg.metadata import load
 from sparkport.lakehouse.iceberg.plan import plan
+from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.spark.server import SparkServer
 from sparkport.protocol.filter_writer import dump_filters
@@ -42,6 +43,7 @@ from sparkport.protocol.targets import Kind, Target
 
 __all__ = [
     "Lab",
+    "SPARK",
     "WAREHOUSE",
     "changes",
     "filled_by_spark",
@@ -54,7 +56,7 @@ __all__ = [
 ]
 
 WAREHOUSE = "BENCH_WAREHOUSE"
-_SPARK = "BENCH_SPARK"
+SPARK = "BENCH_SPARK"
 
 _COLUMNS = "id BIGINT, v DOUBLE, name STRING"
 
@@ -63,7 +65,7 @@ _COLUMNS = "id BIGINT, v DOUBLE, name STRING"
 def lake_server() -> Iterator[str]:
     from sparkport.app import Lakehouse, Server
 
-    settings = LakehouseSettings(warehouse=os.environ[WAREHOUSE], spark=os.environ[_SPARK], sessions=8)
+    settings = LakehouseSettings(warehouse=os.environ[WAREHOUSE], spark=os.environ[SPARK], sessions=8)
     with Lakehouse(settings) as lakehouse, Server(lakehouse.catalog, port=0) as server:
         yield server.location
 
@@ -83,7 +85,7 @@ class Lab:
     def files(self, table: str) -> list[str]:
         database = open_database(self.settings.database_uri)
         try:
-            location = SqlPointers(database, self.settings.catalog_name).location(("public", table))
+            location = SqlPointers(database, self.settings.catalog_name).location(TableName("public", table))
         finally:
             database.close()
         fs = FileSystem()
@@ -92,16 +94,16 @@ class Lab:
 
 
 @contextmanager
-def laboratory() -> Iterator[Lab]:
+def laboratory(server: Start = lake_server) -> Iterator[Lab]:
     folder = Path(tempfile.mkdtemp(prefix="sparkport-bench-"))
     settings = LakehouseSettings(warehouse=str(folder / "warehouse"), driver_memory="6g", sessions=2)
     spark = SparkServer(settings)
     spark.start()
     try:
         spark.wait_ready(180)
-        os.environ[WAREHOUSE], os.environ[_SPARK] = settings.warehouse, spark.url
+        os.environ[WAREHOUSE], os.environ[SPARK] = settings.warehouse, spark.url
         with (
-            serving_in_child(lake_server) as child,
+            serving_in_child(server) as child,
             connect(child.location) as client,
             spark.sessions(settings.session_conf()).session() as session,
         ):
@@ -357,6 +359,33 @@ def memory(*, quick: bool) -> Iterator[Result]:
             goal=1_000.0,
             at_least=False,
         )
+    with laboratory() as lab:
+        yield _update_memory(lab, 2_000_000 if quick else 10_000_000)
+
+
+def _update_memory(lab: Lab, rows: int) -> Result:
+    """Of one statement that updates every row of a table."""
+    filled_by_spark(lab, "updated", rows, 10)
+    schema = pa.schema([("rowid", pa.int64()), ("v", pa.float64())])
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for start in range(0, rows, 50_000):
+            ids = pa.array(range(start, start + 50_000), pa.int64())
+            yield pa.record_batch([ids, ids.cast(pa.float64())], schema=schema)
+
+    before = lab.child.resident_bytes()
+    with peak_memory(lab.child) as grown:
+        result = lab.client.update("public.updated", pa.RecordBatchReader.from_batches(schema, batches()))
+    assert result.count == rows
+    peak = before + grown()
+    return Result(
+        name=f"lake memory, update {rows // 1_000_000}M rows",
+        ours=f"{peak / 1e6:.0f} MB",
+        baseline="",
+        value=peak / 1e6,
+        goal=600.0,
+        at_least=False,
+    )
 
 
 def start(*, quick: bool) -> Iterator[Result]:
@@ -372,6 +401,8 @@ def start(*, quick: bool) -> Iterator[Result]:
             "serve",
             "--port",
             str(port),
+            "--http-port",
+            "0",
             "--warehouse",
             lab.settings.warehouse,
         ]

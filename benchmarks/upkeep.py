@@ -24,6 +24,7 @@ from sparkport.catalog.scan import ScanRequest, as_scan
 from sparkport.catalog.statement import Change, ChangeableTable, StatementRequest
 from sparkport.lakehouse.iceberg.metadata import load
 from sparkport.lakehouse.iceberg.plan import plan
+from sparkport.lakehouse.names import TableName
 
 __all__ = ["upkeep"]
 
@@ -53,7 +54,7 @@ def _measured(lakehouse: Lakehouse, count: int) -> Iterator[Result]:
         begin = time.perf_counter()
         _insert(many, _rows(number, number + 1))
         times.append(time.perf_counter() - begin)
-    lakehouse.maintenance.run(("public", "many"))
+    lakehouse.maintenance.run(TableName("public", "many"))
     _insert(once, _rows(0, count))
     scans = compare(lambda: _scan(lakehouse, "many"), lambda: _scan(lakehouse, "once"), rounds=15)
     left, fresh = _left(lakehouse, "many"), _left(lakehouse, "once")
@@ -115,6 +116,6 @@ def _scan(lakehouse: Lakehouse, name: str) -> float:
 def _left(lakehouse: Lakehouse, name: str) -> tuple[str, int]:
     """What there is of a table on disk, in words, and the number of data files to read."""
     engine = lakehouse.engine
-    metadata = load(engine.files, engine.pointers.location(("public", name)) or "")
-    read = len(plan(engine.files, metadata, metadata.main_snapshot_id).files)
-    return f"{read} of {len(engine.files.list(metadata.location))}", read
+    metadata = load(engine.storage.files, engine.storage.pointers.location(TableName("public", name)) or "")
+    read = len(plan(engine.storage.files, metadata, metadata.main_snapshot_id).files)
+    return f"{read} of {len(engine.storage.files.list(metadata.location))}", read
