@@ -60,11 +60,15 @@ def in_order(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: int(row["id"]))
 
 
-@pytest.fixture(params=["arrow", "duckdb"])
+@pytest.fixture(params=["arrow", "duckdb", "pages"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Who reads the files that Arrow and DuckDB could both read."""
-    if request.param == "duckdb":
+    """Who reads the files that Arrow and DuckDB could both read; DuckDB may leave out pages without wanted rows."""
+    if request.param != "arrow":
         monkeypatch.setattr(direct, "arrow_type", lambda kind: None)
+    if request.param == "pages":
+        monkeypatch.setattr(query, "_LARGE_FILE_ROWS", 1)
+        monkeypatch.setattr(query, "_FEW_IN_FILE", 0)
+        monkeypatch.setattr(query, "_ROWS_PER_WANTED", 1)
     return str(request.param)
 
 
@@ -137,6 +141,17 @@ def test_a_scan_can_be_restricted_to_rows_or_leave_rows_out(reader: Reader, tmp_
     assert sorted(ids(rest)) == sorted(every[key] for key in every if key not in chosen)
     assert rest.schema.names == ["id"]
     assert rows(scan(reader, found, row_ids=np.array([], dtype=np.int64))) == []
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "replaced"])
+def test_any_rows_are_found_by_their_ids(reader: Reader, tmp_path: Path, name: str, way: str) -> None:
+    found = materialise(name, tmp_path)
+    steps = (1, 2, 3) if "_row_id" in found.current[0] else ()  # v2 has no row ids
+    for step in steps:
+        wanted = np.array([int(row["_row_id"]) for row in found.current][::step])
+        stream = scan(reader, found, row_ids=wanted, row_id=True, sequence=True)
+        expected = [row for row in found.current if row["_row_id"] in wanted]
+        assert in_order([as_spark_told(row) for row in rows(stream)]) == in_order(expected)
 
 
 def test_parts_of_a_plan_make_up_the_whole(reader: Reader, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
+from struct import pack
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from sparkport.lakehouse.iceberg.metadata import TableMetadata
 from sparkport.lakehouse.iceberg.plan import SnapshotPlan
 from sparkport.lakehouse.iceberg.ranges import FileIndex
 from sparkport.lakehouse.iceberg.row_groups import OPEN_COST, ROW_GROUP_BYTES, footer_of, row_group_properties
-from sparkport.lakehouse.scan import direct, read
+from sparkport.lakehouse.scan import direct, query, read
 from sparkport.lakehouse.scan.read import Reader
 from sparkport.lakehouse.scan.statistics import bounds_predicate
 
@@ -125,6 +126,34 @@ def test_a_filter_to_skip_by_leaves_out_row_groups_and_no_rows(
     rows_read.clear()
     assert scan(reader, file, **options) == expected[6:]
     assert not rows_read
+
+
+@pytest.mark.parametrize("rewritten", [False, True])
+def test_few_rows_here_and_there_are_left_to_duckdb_which_skips_pages(
+    reader: Reader, tmp_path: Path, rows_read: list[int], monkeypatch: pytest.MonkeyPatch, rewritten: bool
+) -> None:
+    """Arrow would decode every row group for them."""
+    monkeypatch.setattr(query, "_LARGE_FILE_ROWS", 1_000)
+    monkeypatch.setattr(query, "_ROWS_PER_WANTED", 100)
+    count = 1_000
+    columns: dict[int, list[Any]] = {1: list(range(count)), 2: [f"n{n}" for n in range(count)]}
+    known: dict[str, Any] = {"value_counts": {1: count, 2: count}}
+    if rewritten:
+        columns[ROW_ID_FIELD] = [100 + (n * 7) % count for n in range(count)]  # compaction may sort them otherwise
+        bounds = {"lower_bounds": {ROW_ID_FIELD: pack("<q", 100)}, "upper_bounds": {ROW_ID_FIELD: pack("<q", 1_099)}}
+        known = {"value_counts": {1: count, 2: count, ROW_ID_FIELD: count}, "null_counts": {ROW_ID_FIELD: 0}, **bounds}
+    file = written(tmp_path / "a.parquet", columns, group=200, **known)
+    wanted = np.array([3, 100, 299, 300, 777, 1_099, 5_000])
+    ids = columns.get(ROW_ID_FIELD, [100 + n for n in range(count)])
+    expected = [{"name": f"n{n}", "rowid": ids[n]} for n in range(count) if ids[n] in wanted]
+    assert len(expected) == 5
+    assert scan(reader, file, columns=["name"], row_id=True, row_ids=wanted) == expected
+    assert rows_read == []
+    neighbours = np.arange(300, 303)
+    assert [row["rowid"] for row in scan(reader, file, columns=["name"], row_id=True, row_ids=neighbours)] == sorted(
+        neighbours, key=ids.index
+    )
+    assert rows_read != []
 
 
 def test_a_lookup_decodes_the_row_groups_that_may_hold_it(reader: Reader, tmp_path: Path, rows_read: list[int]) -> None:

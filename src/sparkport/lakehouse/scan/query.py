@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,11 +29,18 @@ from sparkport.lakehouse.iceberg.manifests import ROW_ID_FIELD, SEQUENCE_FIELD, 
 from sparkport.lakehouse.iceberg.metadata import TableMetadata
 from sparkport.lakehouse.scan.pushdown import filter_sql
 
-__all__ = ["Group", "KEY_SHIFT", "Request", "SEQUENCE", "WANTED", "empty_sql", "group_files", "group_sql"]
+__all__ = ["Group", "KEY_SHIFT", "Request", "SEQUENCE", "WANTED", "empty_sql", "group_files", "group_sql", "scattered"]
 
 SEQUENCE = "_last_updated_sequence_number"
 WANTED = "wanted"  # the name under which a query finds the row ids that it is restricted to
 KEY_SHIFT = 40  # a file's number and a row's position in one number, ascending in the order of reading
+
+_OWN_ID = "own_row_id"  # what a file says of a row's id itself
+
+# Pages have up to 20,000 rows, and the first of a query costs about as much as reading a row group or two.
+_LARGE_FILE_ROWS = 500_000
+_FEW_IN_FILE = 4
+_ROWS_PER_WANTED = 40_000
 
 Field = Mapping[str, Any]
 
@@ -81,11 +88,15 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Files that one query reads. ``nodes`` is None where DuckDB's own mapping does; ``constants`` are by field id."""
+    """Files that one query reads. ``nodes`` is None where DuckDB's own mapping does; ``constants`` are by field id.
+
+    ``pages`` is a condition by which DuckDB leaves out pages that hold none of the wanted rows.
+    """
 
     files: list[DataFile]
     nodes: tuple[Node, ...] | None = None
     constants: tuple[tuple[int, str], ...] = ()
+    pages: str = ""
 
     @property
     def has_deletes(self) -> bool:
@@ -106,6 +117,38 @@ def group_files(fs: FileSystem, request: Request, files: list[DataFile]) -> list
         group = groups.setdefault(key, Group([], None if native else shape.nodes, constants))
         group.files.append(file)
     return list(groups.values())
+
+
+def scattered(request: Request, group: Group) -> list[Group]:
+    """A group, less the large files of which a few rows are wanted here and there: each of these is one of its own."""
+    if request.row_ids is None or group.nodes is not None:
+        return [group]
+    parts: list[Group] = []
+    for file in group.files:
+        pages = _pages(file, request.row_ids)
+        if parts and not pages and not parts[-1].pages:
+            parts[-1].files.append(file)
+        else:
+            parts.append(replace(group, files=[file], pages=pages))
+    return parts
+
+
+def _pages(file: DataFile, row_ids: NDArray[np.int64]) -> str:
+    """Empty where DuckDB could leave out too little to be quicker than Arrow, which leaves out row groups."""
+    bounds, first = file.row_id_bounds, file.first_row_id
+    if file.record_count < _LARGE_FILE_ROWS or bounds is None or first is None:
+        return ""
+    low, high = np.searchsorted(row_ids, bounds[0]), np.searchsorted(row_ids, bounds[1], "right")
+    if not _FEW_IN_FILE < high - low <= file.record_count // _ROWS_PER_WANTED:
+        return ""
+    wanted = row_ids[low:high]
+    if file.derives_row_ids:
+        return f"file_row_number IN ({_listed(wanted - first)})"
+    return f"{_OWN_ID} IN ({_listed(wanted)})" if file.null_counts.get(ROW_ID_FIELD) == 0 else ""
+
+
+def _listed(numbers: NDArray[np.int64]) -> str:
+    return ", ".join(map(str, numbers.tolist()))
 
 
 def _constants(
@@ -162,7 +205,7 @@ def _source(fs: FileSystem, request: Request, group: Group) -> str:
     paths = ", ".join(quote_text(fs.duckdb_path(file.path)) for file in group.files)
     if group.nodes is None:
         columns = [_name(field) for field in needed]
-        own_id, own_sequence = "own_row_id", "own_sequence"
+        own_id, own_sequence = _OWN_ID, "own_sequence"
         entries = [_entry(field["id"], _name(field), field) for field in needed]
         lineage = {"type": "long", "name": ""}
         entries += [_entry(ROW_ID_FIELD, own_id, lineage)] * request.needs_row_ids
@@ -191,7 +234,8 @@ def _source(fs: FileSystem, request: Request, group: Group) -> str:
     if group.has_deletes or request.row_ids is not None:
         columns.append(f"(CAST(file_index AS BIGINT) << {KEY_SHIFT}) + file_row_number AS key")
     columns = columns or ["NULL"]
-    return f"SELECT {', '.join(columns)} FROM read_parquet([{paths}], hive_partitioning = false{options})"
+    where = f" WHERE {group.pages}" if group.pages else ""
+    return f"SELECT {', '.join(columns)} FROM read_parquet([{paths}], hive_partitioning = false{options}){where}"
 
 
 def _by_file(values: Sequence[int | None]) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Collection, Generator, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import duckdb
@@ -45,6 +46,7 @@ from sparkport.lakehouse.scan.query import (
     empty_sql,
     group_files,
     group_sql,
+    scattered,
 )
 
 __all__ = ["BATCH_ROWS", "HeldSnapshots", "Reader", "RowStream", "SEQUENCE"]
@@ -255,7 +257,7 @@ class RowStream:
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         try:
-            for group in self._groups:
+            for group in chain.from_iterable(scattered(self._request, group) for group in self._groups):
                 rest = yield from self._read_directly(group)
                 if rest:
                     yield from self._read(replace(group, files=rest))
@@ -285,7 +287,7 @@ class RowStream:
 
     def _read_directly(self, group: Group) -> Generator[pa.RecordBatch, None, list[DataFile]]:
         """What Arrow can read; the files that are left are returned."""
-        if group.nodes is not None or not group.files:
+        if group.nodes is not None or group.pages or not group.files:
             return group.files
         scan = DirectScan(self._fs, self._request, group.files, schema=self.schema, rows=self._batch_rows)
         batches = scan.batches() if scan.is_small else read_ahead(self._pool, scan.batches())
