@@ -13,7 +13,7 @@ import pytest
 from tests.conformance.deferred import begun, commit
 from tests.conformance.engines import Ability, EngineUnderTest, Ground
 
-from sparkport.catalog import ROW_ID, DeletableTable, ScanRequest
+from sparkport.catalog import ROW_ID, DeletableTable, ScanRequest, UpdatableTable
 from sparkport.catalog.ddl import AlterableTable, ChangeType, DropColumn, DropNotNull, MutableSchema, RenameColumn
 from sparkport.catalog.ddl import TableDefinition as Definition
 from sparkport.catalog.keys import Key, new_keys
@@ -140,6 +140,32 @@ def test_a_key_that_is_deleted_can_be_used_again(engine: EngineUnderTest) -> Non
     insert(inside, {"id": 1, "note": "again"})
     commit(inside)
     assert [row["note"] for row in ground.read().to_pylist()] == ["again"]
+
+
+def test_many_keys_at_once_are_found_wherever_they_are(engine: EngineUnderTest) -> None:
+    """Among neighbours and strays, in old and in new rows, and not where they were deleted or have changed."""
+    ground = keyed(engine, primary=("a",))
+
+    def many(*numbers: int) -> int:
+        return insert(ground, *({"id": place, "a": number} for place, number in enumerate(numbers)))
+
+    many(*range(0, 2_000, 2))
+    many(*(number * 10**10 + 3 for number in range(-100, 100)))
+    for taken in (998, 3 - 10**12, 3 + 99 * 10**10):
+        with pytest.raises(DuplicateKey, match=f"a = {taken}"):
+            many(*range(1, 2_000, 40), taken)
+    there = {row["a"]: row[ROW_ID] for row in ground.read(ScanRequest(columns=("a", ROW_ID))).to_pylist()}
+    table = ground.table()
+    assert isinstance(table, DeletableTable)
+    table.delete(ground.ctx, [there[998], there[3 + 10**10]])
+    update_one = pa.table({"a": pa.array([7], pa.int64())})
+    assert isinstance(table, UpdatableTable)
+    table.update(ground.ctx, [there[1_000]], update_one.to_reader())
+    assert many(998, 1_000, 3 + 10**10, *range(101, 200, 2)) == 53
+    with pytest.raises(DuplicateKey, match="a = 7"):
+        many(*range(301, 400, 2), 7)
+    with pytest.raises(DuplicateKey, match="a = 1000"):
+        many(*range(301, 400, 2), 1_000)
 
 
 def test_a_transaction_is_checked_when_it_is_committed(engine: EngineUnderTest) -> None:

@@ -157,19 +157,22 @@ class TableRows:
         """
         if self._plan.needs_spark:
             return self._matching_spilled(names, without)
-        chosen = self._plan
-        if since is not None and since.published_snapshot != self.snapshot_id:
-            known = {(file.path, file.deletes) for file in since.published_files}
-            chosen = self._plan.only(file for file in self._plan.files if (file.path, file.deletes) not in known)
-        elif since is not None:
-            chosen = self._plan.only([])
-        if condition is not None:
-            chosen = chosen.only(by_filter(chosen.index, self.metadata, schema=self.schema, filter=condition))
+        chosen = self._plan.only(self.files_matching(condition, since=since))
         if not chosen.files:
             return Scan(iter(()))  # as for most keys that ascend, which need not wait for a query to be made
         return self._stream(
             names, chosen, filter=condition, row_id=self.has_row_ids, without=without, skips_only=skips_only
         )
+
+    def files_matching(self, condition: Expression | None, *, since: StoredRows | None = None) -> list[DataFile]:
+        """The files that ``matching`` reads."""
+        chosen = self._plan
+        if since is not None and since.published_snapshot != self.snapshot_id:
+            known = {(file.path, file.deletes) for file in since.published_files}
+            chosen = self._plan.only(file for file in self._plan.files if (file.path, file.deletes) not in known)
+        elif since is not None:
+            return []
+        return by_filter(chosen.index, self.metadata, schema=self.schema, filter=condition)
 
     @property
     def published_snapshot(self) -> int | None:

@@ -28,6 +28,7 @@ from sparkport.lakehouse.catalogs.journal_records import Entry, TableJournal
 from sparkport.lakehouse.columns.columns import Json
 from sparkport.lakehouse.columns.storage import conformed_batch
 from sparkport.lakehouse.columns.types import stored_type
+from sparkport.lakehouse.iceberg.file_numbers import are_in_files
 from sparkport.lakehouse.iceberg.lineage import NO_IDS, Ids, ascending, positions_in
 from sparkport.lakehouse.journal.net import RowChange, column_of, entry_rows
 from sparkport.lakehouse.names import TableName
@@ -146,7 +147,23 @@ def rows_with_keys(
         found = rows_with_keys(published, key, values, since=since)
         if not found.num_rows:
             return found
+    if len(values) > _FEW and len(fields) == 1 and version.journal is None:
+        values = _in_files(version, fields[0], values, since)
+        if not len(values):
+            return _stored_schema(fields).empty_table()
     return _matching(version, fields, values, since)
+
+
+def _in_files(version: TableVersion, field: Json, values: KeyValues, since: TableVersion | None) -> KeyValues:
+    """Those of the values that the table's files have, as far as that is known without reading them again."""
+    (column,) = values.columns
+    if column.type not in (pa.int32(), pa.int64()):
+        return values
+    known = None if since is None else since.published_rows
+    files = version.published_rows.files_matching(_condition([field], values), since=known)
+    numbers = np.sort(column.to_numpy().astype(np.int64))
+    are_there = are_in_files(files, int(field["id"]), numbers)
+    return values if are_there is None else KeyValues([pa.array(numbers[are_there]).cast(column.type)])
 
 
 def _matching(version: TableVersion, fields: Sequence[Json], values: KeyValues, since: TableVersion | None) -> pa.Table:
