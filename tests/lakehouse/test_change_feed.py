@@ -12,7 +12,7 @@ from tests.support.lakehouse import Lake
 
 from sparkport.catalog import AsOf, AsOfUnit, ScanRequest
 from sparkport.catalog.versions import TableTag
-from sparkport.errors import AlreadyExists, FailedPrecondition, VersionNotFound
+from sparkport.errors import AlreadyExists, FailedPrecondition, InvalidArgument, VersionNotFound
 from sparkport.lakehouse.scan import changes as changes_module
 
 _numbers = count()
@@ -185,6 +185,8 @@ def test_spark_writes_to_a_branch_of_ours(lake: Lake) -> None:
     side = AsOf(AsOfUnit.VERSION, "side")
     assert sorted(table.read(at=side)["id"].to_pylist()) == [0, 1, 2, 7]
     assert sorted(table.read()["id"].to_pylist()) == [0, 1, 2, 10]
+    with pytest.raises(InvalidArgument, match="on a branch"):
+        table.table().changes(NOBODY, version(1), side, ScanRequest())
     with pytest.raises(AlreadyExists):  # it has moved on
         table.table().branch(NOBODY, "side", version(1))
     table.table().drop_branch(NOBODY, "side")

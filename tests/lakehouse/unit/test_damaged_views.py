@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from tests.lakehouse.crooked_catalog import crooked
 
-from sparkport.errors import InternalError, Unavailable
+from sparkport.errors import FailedPrecondition, InternalError, Unavailable
 from sparkport.lakehouse.backup.rewriting import Rewriting
 from sparkport.lakehouse.catalogs.rest import RestPointers
 from sparkport.lakehouse.catalogs.rest_client import RestClient
@@ -108,6 +108,21 @@ def test_a_list_that_is_none_is_an_error_of_ours(listed: object) -> None:
         pytest.raises(InternalError, match="something else than a list"),
     ):
         list(RestClient(uri, {}).pages("identifiers", "namespaces", "s", "views"))
+
+
+@pytest.mark.parametrize("config", [{"defaults": None, "overrides": None}, {"defaults": {}, "overrides": {"a": "b"}}])
+def test_a_table_without_a_place_is_an_error_of_the_catalog(config: dict[str, Any]) -> None:
+    with (
+        crooked(lambda request: (200, {"metadata": {}}), config) as uri,
+        pytest.raises(Unavailable, match=r"where the metadata of table 's\.t' is"),
+    ):
+        RestPointers(RestClient(uri, {})).location(TableName("s", "t"))
+
+
+@pytest.mark.parametrize("config", [{"defaults": 5}, {"overrides": ["a"]}, {"defaults": "x"}])
+def test_a_configuration_that_is_none_is_refused(config: dict[str, Any]) -> None:
+    with crooked(lambda request: (200, {}), config) as uri, pytest.raises(FailedPrecondition, match="is no mapping"):
+        RestClient(uri, {}).get("namespaces")
 
 
 def test_an_answer_that_is_too_deep_is_none() -> None:

@@ -22,6 +22,7 @@ from sparkport.errors import (
     SchemaNotFound,
     SparkportError,
     TableNotFound,
+    Unavailable,
 )
 from sparkport.lakehouse.catalogs.database import Work
 from sparkport.lakehouse.catalogs.ledger import Ledger
@@ -101,7 +102,11 @@ class RestPointers(Pointers):
 
     def location(self, table: TableName) -> str | None:
         answer = self._commits.load(table)
-        return None if answer is None else str(answer["metadata-location"])
+        if answer is None:
+            return None
+        if not isinstance(place := answer.get("metadata-location"), str):
+            raise Unavailable(f"the catalog does not say where the metadata of table '{table}' is")
+        return place
 
     def statement(self, key: str, table: TableName | None = None) -> int | None:
         """By the records, and by ``table``, which notes the statements that changed it. No other table is asked."""

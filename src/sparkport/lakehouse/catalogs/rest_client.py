@@ -178,7 +178,10 @@ class RestClient:
                 told = self._send("GET", f"{self._uri}/v1/config{query}", None, "application/json")
             except RequestRefused as exc:
                 raise self._final(exc) from exc
-            self._properties = {**told.get("defaults", {}), **self._properties, **told.get("overrides", {})}
+            defaults, overrides = (told.get(name) or {} for name in ("defaults", "overrides"))
+            if not isinstance(defaults, dict) or not isinstance(overrides, dict):
+                raise FailedPrecondition("this is not a usable Iceberg REST catalog: its configuration is no mapping")
+            self._properties = {**defaults, **self._properties, **overrides}
             endpoints = told.get("endpoints")
             self._endpoints = frozenset(endpoints) if endpoints else None
             self._configured = True

@@ -115,12 +115,24 @@ class TableChanges:
             same = [known for known in self._known.values() if known.snapshot_id == version.snapshot[0]]
             alike = [known.number for known in same if known.schema_id == version.schema_id]
             number = next(iter([*alike, *(known.number for known in same)]), None)
+        if number is None and version.snapshot is not None and not self._is_of_main(version.snapshot[0]):
+            raise InvalidArgument(
+                f"table '{self._newest.table.name}': {asked} is not among the table's own versions, but on a branch of "
+                "it; changes are told between versions of the table itself"
+            )
         if number is None:
             raise VersionNotFound(
                 f"table '{self._newest.table.name}': nobody knows the number of {asked}, because others have expired "
                 "what came before it"
             )
         return number
+
+    def _is_of_main(self, snapshot_id: int | None) -> bool:
+        """Whether the table has come from a snapshot, which may be gone, so that nothing speaks against it."""
+        if snapshot_id is None or not self._metadata.has_snapshot(snapshot_id):
+            return True
+        sequence = self._metadata.snapshot(snapshot_id).sequence_number
+        return self._metadata.descends_from(snapshot_id, sequence)
 
     def _between(self, first: int, last: int) -> list[_Step]:
         if first == last:
