@@ -20,6 +20,8 @@ from sparkport.lakehouse.iceberg.lineage import (
     changed_since,
     derived,
     from_batch,
+    ids_of,
+    places_of,
     positions_in,
 )
 from sparkport.lakehouse.iceberg.manifests import ROW_ID_FIELD, SEQUENCE_FIELD, DataFile, DeleteFile
@@ -54,6 +56,17 @@ def test_positions_are_those_of_a_list(present: set[int], wanted: list[int]) -> 
     listed = sorted(present)
     expected = [listed.index(number) if number in present else -1 for number in wanted]
     assert positions_in(ids(*listed), ids(*wanted)).tolist() == expected
+
+
+SOME = st.lists(st.one_of(st.none(), st.integers(-3, 30)), max_size=40)
+
+
+@given(rows=st.one_of(SOME, SOME.map(lambda listed: sorted({row for row in listed if row is not None}))), wanted=SOME)
+def test_places_are_those_of_every_row_with_a_wanted_id(rows: list[int | None], wanted: list[int | None]) -> None:
+    """In whatever order rows are, and also where one id is there twice."""
+    sought = {number for number in wanted if number is not None and number >= 0}
+    found = places_of(ids(*sorted(sought)), ids_of(pa.array(rows, pa.int64())))
+    assert found.tolist() == [place for place, row in enumerate(rows) if row in sought]
 
 
 @given(st.dictionaries(st.integers(0, 20), st.integers(0, 9)), st.sets(st.integers(0, 20)), st.integers(0, 9))

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from sparkport.lakehouse.cache import BoundedCache
 from sparkport.lakehouse.files import local_path
+from sparkport.lakehouse.iceberg.lineage import positions_in
 from sparkport.lakehouse.iceberg.manifests import DataFile
 from sparkport.lakehouse.iceberg.row_groups import FIELD_ID, footer_of
 
@@ -60,10 +61,7 @@ class _Ascending:
         return self.numbers.nbytes
 
     def has(self, numbers: Numbers) -> NDArray[np.bool_]:
-        if not len(self.numbers):
-            return np.zeros(len(numbers), np.bool_)
-        places = np.minimum(np.searchsorted(self.numbers, numbers), len(self.numbers) - 1)
-        found: NDArray[np.bool_] = self.numbers[places] == numbers
+        found: NDArray[np.bool_] = positions_in(self.numbers, numbers) >= 0
         return found
 
 

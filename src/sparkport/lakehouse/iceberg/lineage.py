@@ -19,7 +19,19 @@ from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg.deletes import deleted_positions
 from sparkport.lakehouse.iceberg.manifests import DataFile
 
-__all__ = ["Ids", "Lineage", "NO_IDS", "ascending", "changed_since", "derived", "filled", "from_batch", "positions_in"]
+__all__ = [
+    "Ids",
+    "Lineage",
+    "NO_IDS",
+    "ascending",
+    "changed_since",
+    "derived",
+    "filled",
+    "from_batch",
+    "ids_of",
+    "places_of",
+    "positions_in",
+]
 
 Ids: TypeAlias = NDArray[np.int64]
 
@@ -64,6 +76,27 @@ def positions_in(ids: Ids, wanted: Ids) -> Ids:
     np.minimum(places, len(ids) - 1, out=places)
     places[ids[places] != wanted] = -1
     return places
+
+
+def ids_of(column: pa.Array) -> Ids:
+    """A column's numbers, -1 for NULL."""
+    numbers: Ids = (pc.fill_null(column, -1) if column.null_count else column).to_numpy(zero_copy_only=False)
+    return numbers
+
+
+def places_of(wanted: Ids, ids: Ids) -> Ids:
+    """Where ``ids`` has one of ``wanted``, which ascend. Quick where those of the rows ascend as well, as most do."""
+    if not len(wanted) or not len(ids):
+        return NO_IDS
+    low, high = np.searchsorted(wanted, ids.min()), np.searchsorted(wanted, ids.max(), "right")
+    wanted = wanted[low:high]
+    if not len(wanted):
+        return NO_IDS
+    if bool(np.all(ids[1:] > ids[:-1])):
+        places = positions_in(ids, wanted)
+        found: Ids = places[places >= 0]
+        return found
+    return np.flatnonzero(positions_in(wanted, ids) >= 0)
 
 
 def ascending(*parts: Ids) -> Ids:

@@ -18,7 +18,7 @@ from sparkport.errors import SparkportError
 from sparkport.lakehouse.cache import BoundedCache
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg.deletes import deleted_positions
-from sparkport.lakehouse.iceberg.lineage import Ids, filled, positions_in
+from sparkport.lakehouse.iceberg.lineage import Ids, filled, ids_of, positions_in
 from sparkport.lakehouse.iceberg.manifests import ROW_ID_FIELD, SEQUENCE_FIELD, DataFile
 from sparkport.lakehouse.iceberg.row_groups import FIELD_ID
 
@@ -93,7 +93,7 @@ def _read(fs: FileSystem, file: DataFile) -> SmallFile | None:
     made_by = None if first is None else np.full(count, file.sequence_number, np.int64)
     commits = filled(written.get(SEQUENCE_FIELD), made_by, count)
     known = pc.is_valid(ids).to_numpy(zero_copy_only=False)
-    numbers = pc.fill_null(ids, -1).to_numpy(zero_copy_only=False)[known]
+    numbers = ids_of(ids)[known]
     order = np.argsort(numbers, kind="stable")
     if len(order) > 1 and bool(np.any(np.diff(numbers[order]) == 0)):
         return None  # a row is there twice, which is nothing to rely on

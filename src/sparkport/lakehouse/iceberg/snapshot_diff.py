@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sparkport.errors import FailedPrecondition, InternalError, NotFound, Unsupported, VersionNotFound
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg.deletes import Positions, deleted_positions
-from sparkport.lakehouse.iceberg.lineage import Ids, filled, positions_in
+from sparkport.lakehouse.iceberg.lineage import Ids, filled, ids_of, positions_in
 from sparkport.lakehouse.iceberg.manifests import ROW_ID_FIELD, SEQUENCE_FIELD, DataFile
 from sparkport.lakehouse.iceberg.metadata import TableMetadata
 from sparkport.lakehouse.iceberg.plan import SnapshotPlan
@@ -124,7 +123,7 @@ def lineage_at(fs: FileSystem, place: Place) -> Iterator[tuple[Ids, Ids]]:
                     ids = filled(picked.get(ROW_ID_FIELD), first + here, len(here))
                     made_by = np.full(len(here), file.sequence_number, np.int64)
                     commits = filled(picked.get(SEQUENCE_FIELD), made_by, len(here))
-                    yield _numbers(ids), _numbers(commits)
+                    yield ids_of(ids), ids_of(commits)
                 start = end
     except (NotFound, FileNotFoundError) as exc:
         raise VersionNotFound(f"a file of this version is gone: '{file.path.rpartition('/')[2]}'") from exc
@@ -141,8 +140,3 @@ def _all_live(fs: FileSystem, file: DataFile) -> Positions:
 
 def _picked(column: pa.ChunkedArray, places: Positions) -> pa.Array:
     return pa.concat_arrays([pa.array([], pa.int64()), *column.cast(pa.int64()).take(pa.array(places)).chunks])
-
-
-def _numbers(values: pa.Array) -> Ids:
-    numbers: Ids = pc.fill_null(values, -1).to_numpy(zero_copy_only=False)
-    return numbers

@@ -25,7 +25,7 @@ from sparkport.lakehouse.columns.type_table import known_type
 from sparkport.lakehouse.files import FileSystem, local_path
 from sparkport.lakehouse.iceberg import prune
 from sparkport.lakehouse.iceberg.deletes import deleted_positions
-from sparkport.lakehouse.iceberg.lineage import ascending, filled
+from sparkport.lakehouse.iceberg.lineage import ascending, filled, ids_of, places_of
 from sparkport.lakehouse.iceberg.manifests import ROW_ID_FIELD, SEQUENCE_FIELD, DataFile
 from sparkport.lakehouse.iceberg.row_groups import FIELD_ID, Footer, footer_of
 from sparkport.lakehouse.scan.query import Request
@@ -223,8 +223,7 @@ class DirectScan:
             gone = ascending(gone, _among(columns[ROW_ID_FIELD], request.without))
         if self._wanted is not None:
             others = np.ones(len(arrays[0]), dtype=np.bool_)
-            if len(self._wanted):
-                others[_among(columns[ROW_ID_FIELD], self._wanted)] = False
+            others[_among(columns[ROW_ID_FIELD], self._wanted)] = False
             gone = ascending(gone, np.flatnonzero(others))
         if self._mask is None:
             return removed(pa.RecordBatch.from_arrays(arrays, schema=self._schema), gone)
@@ -280,10 +279,7 @@ def _repeating(metadata: pq.FileMetaData, names: Sequence[str]) -> list[str]:
 
 
 def _among(row_ids: pa.Array, wanted: Positions) -> Positions:
-    """Where a row has one of these ids; ``wanted`` is sorted and not empty."""
-    ids = pc.fill_null(row_ids, -1).to_numpy(zero_copy_only=False)
-    places = np.minimum(np.searchsorted(wanted, ids), len(wanted) - 1)
-    return np.flatnonzero(wanted[places] == ids)
+    return places_of(wanted, ids_of(row_ids))
 
 
 def removed(batch: pa.RecordBatch, gone: Positions) -> pa.RecordBatch:

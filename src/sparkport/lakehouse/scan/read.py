@@ -21,7 +21,6 @@ from typing import Any
 import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkport.errors import Cancelled, InvalidArgument, SparkportError, Unsupported
@@ -30,7 +29,7 @@ from sparkport.lakehouse.cache import BoundedCache
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg import prune
 from sparkport.lakehouse.iceberg.deletes import deleted_positions
-from sparkport.lakehouse.iceberg.lineage import ascending
+from sparkport.lakehouse.iceberg.lineage import ascending, ids_of, places_of
 from sparkport.lakehouse.iceberg.manifests import DataFile
 from sparkport.lakehouse.iceberg.metadata import IcebergSchema, TableMetadata
 from sparkport.lakehouse.iceberg.plan import SnapshotPlan, live_rows
@@ -369,10 +368,9 @@ class _Deleted:
         if self._key is not None and batch.num_rows:
             keep = self._not_deleted(batch.column(self._key).to_numpy(zero_copy_only=False))
         if self._without is not None:
-            ids = pc.fill_null(batch.column(batch.num_columns - 1), -1).to_numpy(zero_copy_only=False)
-            places = np.minimum(np.searchsorted(self._without, ids), len(self._without) - 1)
-            left = self._without[places] != ids
-            keep = left if keep is None else keep & left
+            ids = ids_of(batch.column(batch.num_columns - 1))
+            keep = np.ones(len(ids), np.bool_) if keep is None else keep
+            keep[places_of(self._without, ids)] = False
         if keep is None or keep.all():
             return batch
         return removed(batch, np.flatnonzero(~keep))
