@@ -9,7 +9,12 @@ import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
+import hypothesis
 import pytest
+
+# How long an example takes says how busy the machine is.
+hypothesis.settings.register_profile("untimed", hypothesis.settings.default, deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 _PACKAGES = {
     "Arrow": "pyarrow",

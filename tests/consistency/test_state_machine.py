@@ -203,7 +203,6 @@ def check(new_driver: Callable[[], Driver], *, examples: int, steps: int, **more
         settings=settings(
             max_examples=examples * _SCALE,
             stateful_step_count=steps,
-            deadline=None,
             database=None,
             suppress_health_check=list(HealthCheck),
             # To look for a smaller example costs a hundred times what it costs to find one.

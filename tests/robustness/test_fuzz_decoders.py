@@ -150,7 +150,7 @@ def test_random_bytes_are_a_value_or_an_invalid_argument(name: str, data: bytes)
 
 
 @pytest.mark.parametrize("name", DECODERS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_damaged_bytes_are_a_value_or_an_invalid_argument(name: str, data: st.DataObject) -> None:
     decode, seed = DECODERS[name]

@@ -38,7 +38,7 @@ CLIENT_ERRORS = {
 }
 SEEDS = valid_requests()
 HEADERS = [(), SCALAR_HEADERS, IN_OUT_HEADERS, *((("airport-operation", name),) for name in ("insert", "update", "x"))]
-FUZZ = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def check(raw: Raw, method: str, messages: Sequence[bytes], headers: Sequence[tuple[str, str]] = ()) -> None:

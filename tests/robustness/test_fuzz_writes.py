@@ -32,7 +32,7 @@ CLIENT_ERRORS = {
     grpc.StatusCode.RESOURCE_EXHAUSTED,
     grpc.StatusCode.UNIMPLEMENTED,
 }
-FUZZ = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 SCHEMA = pa.schema([("extra", pa.int32())]).serialize().to_pybytes()

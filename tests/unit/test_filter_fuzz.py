@@ -221,7 +221,7 @@ def _any_condition() -> st.SearchStrategy[str]:
     )
 
 
-_SETTINGS = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+_SETTINGS = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 
 
 @_SETTINGS

@@ -308,7 +308,7 @@ def tables(draw: Any) -> tuple[pa.Schema, pa.RecordBatch]:
     return schema, batch.slice(draw(st.integers(0, rows)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(table=tables(), limit=st.sampled_from([600, 1000, 10_000]))
 def test_any_subset_of_any_schema_comes_back_equal(table: tuple[pa.Schema, pa.RecordBatch], limit: int) -> None:
     schema, batch = table

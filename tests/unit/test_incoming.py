@@ -309,7 +309,7 @@ def test_any_bytes_are_a_message_or_an_invalid_argument(data: bytes) -> None:
 GOOD = stream(BATCH, BATCH.slice(1))
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(which=st.integers(0, len(GOOD) - 1), edits=st.lists(st.tuples(st.integers(0), st.integers(0, 255)), max_size=4))
 def test_mutated_messages_never_do_harm(which: int, edits: list[tuple[int, int]]) -> None:
     message = bytearray(GOOD[which])
@@ -318,7 +318,7 @@ def test_mutated_messages_never_do_harm(which: int, edits: list[tuple[int, int]]
     survives([*GOOD[:which], bytes(message), *GOOD[which + 1 :]])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(which=st.integers(0, len(GOOD) - 1), at=st.integers(0), number=st.sampled_from([-1, 1, 2**31 - 1, -(2**31), 8]))
 def test_mutated_numbers_never_do_harm(which: int, at: int, number: int) -> None:
     message = bytearray(GOOD[which])

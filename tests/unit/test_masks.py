@@ -7,7 +7,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkport.filters.expressions import (
@@ -70,7 +70,6 @@ def columns(found: list[dict[str, Any]]) -> dict[str, pa.Array]:
     return {name: pa.array([row[name] for row in found], COMPARED[kind]).view(kind) for name, kind in TYPES.items()}
 
 
-@settings(deadline=None)
 @given(rows, filters)
 def test_the_rows_that_are_kept_are_those_that_duckdb_keeps(found: list[dict[str, Any]], expr: Expression) -> None:
     mask = compile_mask(expr, TYPES)

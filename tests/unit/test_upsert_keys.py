@@ -139,7 +139,7 @@ def test_a_declared_key_is_looked_for_again_as_often_as_others_insert_one(monkey
 Step = tuple[KeyedChange, dict[int, int]]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(
         st.tuples(st.sampled_from(KeyedChange), st.dictionaries(st.integers(0, 12), st.integers(-5, 5), max_size=8)),

@@ -36,6 +36,10 @@ class BoundedCache(Generic[K, V]):
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __contains__(self, key: object) -> bool:
+        with self._lock:
+            return key in self._entries
+
     def get(self, key: K, make: Callable[[], V]) -> V:
         with self._lock:
             if (entry := self._entries.get(key)) is not None:

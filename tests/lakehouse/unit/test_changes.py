@@ -144,7 +144,7 @@ statements = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(statements, max_size=8))
 def test_any_statements_come_to_the_rows_that_a_dictionary_has(
     workspace: Workspace, staging: Staging, work: list[tuple[str, list[Any]]]

@@ -113,16 +113,39 @@ def test_a_list_that_is_none_is_an_error_of_ours(listed: object) -> None:
 @pytest.mark.parametrize("config", [{"defaults": None, "overrides": None}, {"defaults": {}, "overrides": {"a": "b"}}])
 def test_a_table_without_a_place_is_an_error_of_the_catalog(config: dict[str, Any]) -> None:
     with (
-        crooked(lambda request: (200, {"metadata": {}}), config) as uri,
+        crooked(lambda request: (200, {"metadata": {}, "metadata-location": ""}), config) as uri,
         pytest.raises(Unavailable, match=r"where the metadata of table 's\.t' is"),
     ):
         RestPointers(RestClient(uri, {})).location(TableName("s", "t"))
 
 
-@pytest.mark.parametrize("config", [{"defaults": 5}, {"overrides": ["a"]}, {"defaults": "x"}])
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"defaults": 5},
+        {"overrides": ["a"]},
+        {"defaults": "x"},
+        {"overrides": {"prefix": ["a"]}},
+        {"endpoints": 5},
+        {"endpoints": [["a"]]},
+        {"endpoints": "POST x"},
+    ],
+)
 def test_a_configuration_that_is_none_is_refused(config: dict[str, Any]) -> None:
-    with crooked(lambda request: (200, {}), config) as uri, pytest.raises(FailedPrecondition, match="is no mapping"):
+    with crooked(lambda request: (200, {}), config) as uri, pytest.raises(FailedPrecondition, match="usable Iceberg"):
         RestClient(uri, {}).get("namespaces")
+
+
+def test_numbers_in_a_configuration_are_taken_as_texts() -> None:
+    asked: list[str] = []
+
+    def reply(request: BaseHTTPRequestHandler) -> tuple[int, object]:
+        asked.append(request.path)
+        return 200, {}
+
+    with crooked(reply, {"overrides": {"prefix": 5, "scope": None}}) as uri:
+        RestClient(uri, {}).get("namespaces")
+    assert asked == ["/v1/5/namespaces"]
 
 
 def test_an_answer_that_is_too_deep_is_none() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkport.errors import Cancelled
@@ -203,7 +203,6 @@ def test_deleted_rows_are_gone_whatever_batch_they_are_in(
     assert deleted_positions(FileSystem(), replace(file, deletes=())).tolist() == []
 
 
-@settings(deadline=None)
 @given(st.integers(0, 40), st.sets(st.integers(0, 39)), st.booleans())
 def test_removing_rows_keeps_all_others_in_order(count: int, gone: set[int], by_mask: bool) -> None:
     places = np.array(sorted(n for n in gone if n < count), dtype=np.int64)

@@ -75,6 +75,7 @@ def test_what_is_not_known_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     others = {
         "no bounds": written(tmp_path / "b.parquet", [1, 2], lower_bounds={}),
         "bounds that lie": written(tmp_path / "c.parquet", [1, 900], upper_bounds={1: (5).to_bytes(8, "little")}),
+        "bounds upside down": written(tmp_path / "j.parquet", [1, 2], lower_bounds={1: (9).to_bytes(8, "little")}),
         "only null": written(tmp_path / "d.parquet", [None]),
         "gone": written(tmp_path / "e.parquet", [1, 2], path=str(tmp_path / "nothing.parquet")),
         "elsewhere": written(tmp_path / "f.parquet", [1, 2], path="s3://bucket/f.parquet"),
@@ -90,3 +91,28 @@ def test_what_is_not_known_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert are_in_files([good], 2, asked) is None
     monkeypatch.setattr(file_numbers, "_MOST_BYTES", 1)
     assert are_in_files([good, written(tmp_path / "i.parquet", [7, 10**15])], 1, asked) is None
+
+
+def test_a_file_that_was_gone_for_a_moment_is_read_again(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.parquet", [1, 2, 3])
+    (tmp_path / "a.parquet").rename(tmp_path / "elsewhere")
+    assert are_in_files([file], 1, np.array([2])) is None
+    (tmp_path / "elsewhere").rename(tmp_path / "a.parquet")
+    found = are_in_files([file], 1, np.array([2]))
+    assert found is not None
+    assert found.tolist() == [True]
+
+
+def test_a_narrow_look_is_left_to_the_row_groups_until_the_file_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_numbers, "_FEW_ROWS", 100)
+    file = written(tmp_path / "a.parquet", [number * 1_000 for number in range(500)])
+    narrow, wide = np.array([5_000, 6_001]), np.array([5_000, 6_001, 499_000])
+    assert are_in_files([file], 1, narrow) is None
+    found = are_in_files([file], 1, wide)
+    assert found is not None
+    assert found.tolist() == [True, False, True]
+    found = are_in_files([file], 1, narrow)
+    assert found is not None
+    assert found.tolist() == [True, False]

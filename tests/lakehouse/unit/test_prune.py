@@ -14,7 +14,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.lakehouse.fixtures import materialise
 
@@ -192,7 +192,6 @@ def matches(expr: Expression, rows: Sequence[Row]) -> bool:
     return found.fetchall() != [(0,)]
 
 
-@settings(deadline=None)
 @given(row_lists, filters, st.sampled_from([None, 1, 2]), st.booleans())
 def test_no_file_with_a_matching_row_is_dropped(rows: list[Row], expr: Expression, cut: int | None, full: bool) -> None:
     file = as_file(rows, cut, counted=full)
@@ -200,7 +199,6 @@ def test_no_file_with_a_matching_row_is_dropped(rows: list[Row], expr: Expressio
         assert by_filter([file], METADATA, schema=SCHEMA, filter=expr) == [file]
 
 
-@settings(deadline=None)
 @given(st.lists(row_lists, max_size=6), filters, st.sampled_from([None, 1, 2]), st.booleans(), st.data())
 def test_files_are_judged_alone_whatever_is_beside_them(
     lists: list[list[Row]], expr: Expression, cut: int | None, full: bool, data: st.DataObject

@@ -278,6 +278,19 @@ def test_a_stream_is_closed_from_another_thread_in_the_middle(reader: Reader, tm
     assert len(ids(scan(reader, found))) == 31
 
 
+def test_a_scan_that_is_closed_while_its_query_is_set_up_is_cancelled(
+    reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*given: object) -> None:
+        raise duckdb.InterruptException("INTERRUPT Error: Interrupted!")
+
+    monkeypatch.setattr(RowStream, "_read_directly", _nothing_directly)
+    monkeypatch.setattr(FileSystem, "register", interrupted)
+    stream = scan(reader, materialise("changes", tmp_path), filter=(col("id") > lit(3)).expr)
+    with pytest.raises(Cancelled):
+        rows(stream)
+
+
 def test_many_scans_run_side_by_side(reader: Reader, tmp_path: Path) -> None:
     found = materialise("changes", tmp_path)
     expected = ids(scan(reader, found))

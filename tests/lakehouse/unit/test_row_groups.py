@@ -156,6 +156,27 @@ def test_few_rows_here_and_there_are_left_to_duckdb_which_skips_pages(
     assert rows_read != []
 
 
+@pytest.mark.parametrize("counted", [True, False])
+def test_pages_are_not_skipped_by_what_a_manifest_says_and_the_file_does_not(
+    reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counted: bool
+) -> None:
+    """One that does not count row ids which are there, or counts some that are not."""
+    monkeypatch.setattr(query, "_LARGE_FILE_ROWS", 10)
+    monkeypatch.setattr(query, "_FEW_IN_FILE", 0)
+    monkeypatch.setattr(query, "_ROWS_PER_WANTED", 1)
+    columns: dict[int, list[Any]] = {1: list(range(20))}
+    counts = {1: 20}
+    if counted:
+        counts[ROW_ID_FIELD] = 20
+    else:
+        columns[ROW_ID_FIELD] = list(reversed(range(100, 120)))
+    low, high = ({ROW_ID_FIELD: pack("<q", bound)} for bound in (100, 119))
+    known = {"value_counts": counts, "null_counts": {ROW_ID_FIELD: 0}, "lower_bounds": low, "upper_bounds": high}
+    file = written(tmp_path / "a.parquet", columns, group=5, **known)
+    found = scan(reader, file, columns=["id"], row_id=True, row_ids=np.array([103, 117]))
+    assert [row["rowid"] for row in found] == ([103, 117] if counted else [117, 103])
+
+
 def test_a_lookup_decodes_the_row_groups_that_may_hold_it(reader: Reader, tmp_path: Path, rows_read: list[int]) -> None:
     file = numbers(tmp_path / "a.parquet")
     assert scan(reader, file, columns=["name"], filter=compared("=", "id", 37), row_id=True) == [
@@ -256,7 +277,7 @@ def lookups(draw: st.DrawFn) -> tuple[str, list[Any], Expression]:
     return name, column, compared(op, name, wanted, kind)
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lookups())
 def test_no_row_is_lost_by_statistics_of_row_groups(
     reader: Reader, tmp_path: Path, lookup: tuple[str, list[Any], Expression]

@@ -174,7 +174,7 @@ STEPS = st.sampled_from(["insert", "insert_by_rest", "add_column", "set_default"
 
 
 @given(st.lists(STEPS, max_size=30))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_every_version_is_found_in_the_newest_metadata(steps: list[str]) -> None:
     table = Table()
     for step in steps:
@@ -215,7 +215,7 @@ def _step(table: Table, who: str, what: Any) -> None:
 
 
 @given(HISTORIES)
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_a_number_never_means_a_second_version(history: list[tuple[str, Any]]) -> None:
     table = Table()
     meant: dict[int, tuple[int | None, list[Json]]] = {}

@@ -104,7 +104,7 @@ class RestPointers(Pointers):
         answer = self._commits.load(table)
         if answer is None:
             return None
-        if not isinstance(place := answer.get("metadata-location"), str):
+        if not isinstance(place := answer.get("metadata-location"), str) or not place:
             raise Unavailable(f"the catalog does not say where the metadata of table '{table}' is")
         return place
 

@@ -178,12 +178,12 @@ class RestClient:
                 told = self._send("GET", f"{self._uri}/v1/config{query}", None, "application/json")
             except RequestRefused as exc:
                 raise self._final(exc) from exc
-            defaults, overrides = (told.get(name) or {} for name in ("defaults", "overrides"))
-            if not isinstance(defaults, dict) or not isinstance(overrides, dict):
-                raise FailedPrecondition("this is not a usable Iceberg REST catalog: its configuration is no mapping")
+            defaults, overrides = (_texts(told.get(name)) for name in ("defaults", "overrides"))
+            endpoints = told.get("endpoints") or []
+            if not isinstance(endpoints, list) or not all(isinstance(endpoint, str) for endpoint in endpoints):
+                raise FailedPrecondition("this is not a usable Iceberg REST catalog: its endpoints are no list")
             self._properties = {**defaults, **self._properties, **overrides}
-            endpoints = told.get("endpoints")
-            self._endpoints = frozenset(endpoints) if endpoints else None
+            self._endpoints = frozenset(endpoints) or None
             self._configured = True
 
     def _final(self, refused: RequestRefused) -> Exception:
@@ -228,6 +228,17 @@ def _refused(exc: urllib.error.HTTPError) -> RequestRefused:
     except (ValueError, AttributeError, OSError, http.client.HTTPException, RecursionError):
         message, error_type = str(exc.reason), ""
     return RequestRefused(exc.code, error_type, message.splitlines()[0][:300] if message else "no reason given")
+
+
+def _texts(told: object) -> dict[str, str]:
+    """Properties that a catalog sends. Numbers and truth values are taken as JSON writes them; null is nothing."""
+    properties = {} if told is None else told
+    if not isinstance(properties, dict) or not all(
+        value is None or isinstance(value, str | int | float) for value in properties.values()
+    ):
+        raise FailedPrecondition("this is not a usable Iceberg REST catalog: its configuration is no mapping of texts")
+    there = {key: value for key, value in properties.items() if value is not None}
+    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in there.items()}
 
 
 def _lost(method: str, reason: str) -> Exception:

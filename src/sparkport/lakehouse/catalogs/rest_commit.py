@@ -269,6 +269,8 @@ class RestCommits:
     def _look(self, tables: Iterable[TableName]) -> dict[TableName, Answer | None]:
         answers = {table: self.load(table, full=True) for table in tables}
         for table, now in answers.items():
-            if now is not None and not {"metadata", "metadata-location"} <= now.keys():
+            if now is None:
+                continue
+            if not isinstance(now.get("metadata"), dict) or not isinstance(now.get("metadata-location"), str):
                 raise Unavailable(f"the catalog does not show table '{table}'")
         return answers

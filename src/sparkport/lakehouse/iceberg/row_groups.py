@@ -63,6 +63,9 @@ class Footer:
     def chunks(self) -> int:
         return int(self.metadata.num_row_groups * self.metadata.num_columns)
 
+    def has_column(self, field_id: int) -> bool:
+        return any((field.metadata or {}).get(FIELD_ID) == b"%d" % field_id for field in self.schema)
+
     def row_groups(self, file: DataFile, field_ids: Collection[int]) -> FileIndex:
         """The row groups as files, with what is known of these columns; row ids are always among them."""
         wanted = frozenset([*field_ids, ROW_ID_FIELD])

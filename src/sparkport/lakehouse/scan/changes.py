@@ -115,7 +115,7 @@ class TableChanges:
             same = [known for known in self._known.values() if known.snapshot_id == version.snapshot[0]]
             alike = [known.number for known in same if known.schema_id == version.schema_id]
             number = next(iter([*alike, *(known.number for known in same)]), None)
-        if number is None and version.snapshot is not None and not self._is_of_main(version.snapshot[0]):
+        if number is None and version.snapshot is not None and self._is_on_a_branch(version.snapshot[0]):
             raise InvalidArgument(
                 f"table '{self._newest.table.name}': {asked} is not among the table's own versions, but on a branch of "
                 "it; changes are told between versions of the table itself"
@@ -127,12 +127,15 @@ class TableChanges:
             )
         return number
 
-    def _is_of_main(self, snapshot_id: int | None) -> bool:
-        """Whether the table has come from a snapshot, which may be gone, so that nothing speaks against it."""
-        if snapshot_id is None or not self._metadata.has_snapshot(snapshot_id):
-            return True
-        sequence = self._metadata.snapshot(snapshot_id).sequence_number
-        return self._metadata.descends_from(snapshot_id, sequence)
+    def _is_on_a_branch(self, snapshot_id: int | None) -> bool:
+        """Whether a branch leads to a snapshot that the table itself has never been at."""
+        metadata = self._metadata
+        was_here = {entry.get("snapshot-id") for entry in metadata.snapshot_log}
+        was_here |= {snapshot.id for snapshot in metadata.ancestors(metadata.main_snapshot_id)}
+        branches = [ref.get("snapshot-id") for ref in metadata.refs.values() if ref.get("type") == "branch"]
+        return snapshot_id not in was_here and any(
+            snapshot_id == snapshot.id for tip in branches for snapshot in metadata.ancestors(tip)
+        )
 
     def _between(self, first: int, last: int) -> list[_Step]:
         if first == last:

@@ -27,6 +27,7 @@ from sparkport.lakehouse.columns.types import sql_type
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg.manifests import ROW_ID_FIELD, SEQUENCE_FIELD, DataFile
 from sparkport.lakehouse.iceberg.metadata import TableMetadata
+from sparkport.lakehouse.iceberg.row_groups import footer_of
 from sparkport.lakehouse.scan.pushdown import filter_sql
 
 __all__ = ["Group", "KEY_SHIFT", "Request", "SEQUENCE", "WANTED", "empty_sql", "group_files", "group_sql", "scattered"]
@@ -141,10 +142,12 @@ def _pages(file: DataFile, row_ids: NDArray[np.int64]) -> str:
     low, high = np.searchsorted(row_ids, bounds[0]), np.searchsorted(row_ids, bounds[1], "right")
     if not _FEW_IN_FILE < high - low <= file.record_count // _ROWS_PER_WANTED:
         return ""
-    wanted = row_ids[low:high]
-    if file.derives_row_ids:
+    wanted, footer = row_ids[low:high], footer_of(file)
+    holds_ids = footer is not None and footer.has_column(ROW_ID_FIELD)
+    if file.derives_row_ids and not holds_ids:
         return f"file_row_number IN ({_listed(wanted - first)})"
-    return f"{_OWN_ID} IN ({_listed(wanted)})" if file.null_counts.get(ROW_ID_FIELD) == 0 else ""
+    all_told = file.null_counts.get(ROW_ID_FIELD) == 0 and (holds_ids or footer is None)
+    return f"{_OWN_ID} IN ({_listed(wanted)})" if all_told else ""
 
 
 def _listed(numbers: NDArray[np.int64]) -> str:

@@ -300,7 +300,9 @@ class RowStream:
         try:
             reader = self._start(group, filtered=True)
         except SparkportError as exc:
-            if self._request.filter is None or not isinstance(exc.__cause__, duckdb.Error) or is_broken(exc.__cause__):
+            if isinstance(exc, Cancelled) or self._request.filter is None:
+                raise
+            if not isinstance(exc.__cause__, duckdb.Error) or is_broken(exc.__cause__):
                 raise
             _unfiltered.note(exc.__cause__)
             reader = self._start(group, filtered=False)
@@ -325,11 +327,15 @@ class RowStream:
                 cursor = self._cursor
             if previous is not None:
                 previous.close()
-            for file in group.files:
-                self._fs.register(cursor, file.path)
-            if self._request.row_ids is not None:
-                cursor.register(WANTED, pa.table({"id": self._request.row_ids}))
-            return self._translated(lambda: cursor.sql(text).to_arrow_reader(self._batch_rows))
+
+            def start() -> Any:
+                for file in group.files:
+                    self._fs.register(cursor, file.path)
+                if self._request.row_ids is not None:
+                    cursor.register(WANTED, pa.table({"id": self._request.row_ids}))
+                return cursor.sql(text).to_arrow_reader(self._batch_rows)
+
+            return self._translated(start)
 
     def _translated(self, work: Any) -> Any:
         try:
