@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sparkport.errors import Conflict
 from sparkport.filters.expressions import Between, Column, Comparison, Expression, In, IsNull, Literal, SqlType
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg import prune, row_groups
@@ -175,6 +176,50 @@ def test_pages_are_not_skipped_by_what_a_manifest_says_and_the_file_does_not(
     file = written(tmp_path / "a.parquet", columns, group=5, **known)
     found = scan(reader, file, columns=["id"], row_id=True, row_ids=np.array([103, 117]))
     assert [row["rowid"] for row in found] == ([103, 117] if counted else [117, 103])
+
+
+def test_columns_of_a_small_read_are_kept_for_the_next(
+    reader: Reader, tmp_path: Path, rows_read: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[tuple[int, list[str]]] = []
+    read = pq.ParquetFile.read_row_group
+
+    def noted(source: pq.ParquetFile, group: int, columns: list[str], **options: Any) -> pa.Table:
+        decoded.append((group, columns))
+        return read(source, group, columns=columns, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", noted)
+    file = written(
+        tmp_path / "a.parquet", {1: list(range(40)), 2: ["x", "y"] * 20, 3: [n / 2 for n in range(40)]}, group=10
+    )
+    wanted = compared("=", "id", 15)
+    assert scan(reader, file, columns=["id", "name"], filter=wanted, row_id=True) == [
+        {"id": 15, "name": "y", "rowid": 115}
+    ]
+    assert decoded == [(1, ["id", "name"])]
+    by_id = np.array([115, 118])
+    for _ in range(2):
+        assert scan(reader, file, columns=["id", "ratio"], row_ids=by_id) == [
+            {"id": 15, "ratio": 7.5},
+            {"id": 18, "ratio": 9.0},
+        ]
+    assert decoded == [(1, ["id", "name"]), (1, ["ratio"])]
+    every = scan(reader, file, columns=["id", "name", "ratio"])
+    assert every == [{"id": n, "name": "xy"[n % 2], "ratio": n / 2} for n in range(40)]
+    assert scan(reader, file, columns=["id", "name", "ratio"]) == every
+    (tmp_path / "a.parquet").unlink()
+    with pytest.raises(Conflict):
+        scan(reader, file, columns=["id"])
+
+
+def test_a_column_that_is_large_is_not_kept(
+    reader: Reader, tmp_path: Path, rows_read: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct, "_KEPT_BYTES", 64)
+    file = numbers(tmp_path / "a.parquet")
+    before = len(direct._columns)
+    assert len(scan(reader, file, columns=["id", "name"])) == 100
+    assert len(direct._columns) == before
 
 
 def test_a_lookup_decodes_the_row_groups_that_may_hold_it(reader: Reader, tmp_path: Path, rows_read: list[int]) -> None:

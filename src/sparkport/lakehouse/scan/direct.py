@@ -7,9 +7,11 @@ are the same either way.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, wait
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,6 +23,7 @@ from numpy.typing import NDArray
 from sparkport.catalog.best_effort import best_effort
 from sparkport.filters.masks import Mask, compile_mask
 from sparkport.filters.types import ROW_ID
+from sparkport.lakehouse.cache import BoundedCache
 from sparkport.lakehouse.columns.type_table import known_type
 from sparkport.lakehouse.files import FileSystem, local_path
 from sparkport.lakehouse.iceberg import prune
@@ -37,6 +40,7 @@ _LEAST_READ, _MOST_READ = 64 << 10, 1 << 20  # of one column
 _FILTERED_ROWS = 1 << 18  # where reading all rows is quicker than to set up a query that skips some
 _SMALL_FILES = 8  # how many small files are opened one after the other before DuckDB does it quicker
 _SMALL_FILE_ROWS = 1 << 15
+_KEPT_BYTES = 64 << 20  # of columns that small reads have decoded
 _MANY_RUNS = 1 << 10  # of rows between deleted ones, beyond which a mask is quicker than to copy runs
 
 Positions = NDArray[np.int64]
@@ -147,9 +151,10 @@ class DirectScan:
                 self._next += 1
                 parts = self._parts.get(file.path)
                 runs = [range(len(footer.starts))] if parts is None else _runs(parts)
+                key = (file.path, file.size)
                 for run in runs:
                     if run:
-                        yield from self._read(file, self._chunks(raw, source, layout, footer=footer, groups=run))
+                        yield from self._read(file, self._chunks(key, raw, source, layout, footer=footer, groups=run))
 
     def _layout(self, schema: pa.Schema) -> dict[int, str] | None:
         """What the file calls the columns, by field id; None where it does not have one just as it is asked for."""
@@ -191,9 +196,16 @@ class DirectScan:
                 yield batch
 
     def _chunks(
-        self, raw: pa.NativeFile, source: pq.ParquetFile, layout: Mapping[int, str], *, footer: Footer, groups: range
+        self,
+        key: tuple[str, int],
+        raw: pa.NativeFile,
+        source: pq.ParquetFile,
+        layout: Mapping[int, str],
+        *,
+        footer: Footer,
+        groups: range,
     ) -> Iterator[_Chunk]:
-        """The rows of neighbouring row groups."""
+        """The rows of neighbouring row groups of the file that ``key`` stands for."""
         metadata, names = footer.metadata, list(layout.values())
         start = footer.starts[groups[0]]
         if not names:  # only row ids are asked for, and they are in no column
@@ -204,8 +216,12 @@ class DirectScan:
         repeating = [] if self.is_small and not filtered else _repeating(metadata, names)
         if repeating:
             source = pq.ParquetFile(raw, metadata=metadata, buffer_size=self._read_bytes, read_dictionary=repeating)
-        chosen = list(groups)
-        for batch in source.iter_batches(self._rows, row_groups=chosen, columns=names, use_threads=not self.is_small):
+        batches = (
+            _kept_batches(source, key, groups, names, repeating=repeating, rows=self._rows)
+            if self.is_small
+            else source.iter_batches(self._rows, row_groups=list(groups), columns=names)
+        )
+        for batch in batches:
             columns = {field_id: batch.column(name) for field_id, name in layout.items()}
             for field_id, name in layout.items():
                 # A filter leaves few rows, and only those are worth decoding.
@@ -238,6 +254,40 @@ class DirectScan:
         left_over = (array.filter(keep) for array in arrays)
         decoded = [array.dictionary_decode() if pa.types.is_dictionary(array.type) else array for array in left_over]
         return pa.RecordBatch.from_arrays(decoded, schema=self._schema)
+
+
+def _weight(column: pa.Array) -> int:
+    """One that would push out many others is not kept."""
+    size = int(column.nbytes)
+    return size if size <= _KEPT_BYTES // 8 else sys.maxsize
+
+
+_columns: BoundedCache[tuple[object, ...], pa.Array] = BoundedCache(_KEPT_BYTES, weigh=_weight, name="columns")
+
+
+def _kept_batches(
+    source: pq.ParquetFile,
+    key: tuple[str, int],
+    groups: range,
+    names: Sequence[str],
+    *,
+    repeating: Sequence[str],
+    rows: int,
+) -> Iterator[pa.RecordBatch]:
+    """Row groups whose columns are kept for who asks next: those who change a row have mostly looked it up before."""
+    for group in groups:
+        keys = [(*key, group, name, name in repeating) for name in names]
+        missing = [name for name, place in zip(names, keys, strict=True) if place not in _columns]
+        read = source.read_row_group(group, columns=missing, use_threads=False) if missing else None
+
+        def column(name: str, group: int = group, read: pa.Table | None = read) -> pa.Array:
+            if read is None or name not in read.column_names:  # it was there a moment ago
+                read = source.read_row_group(group, columns=[name], use_threads=False)
+            return read.column(name).combine_chunks()
+
+        arrays = [_columns.get(place, partial(column, name)) for name, place in zip(names, keys, strict=True)]
+        whole = pa.RecordBatch.from_arrays(arrays, names=list(names))
+        yield from (whole.slice(start, rows) for start in range(0, whole.num_rows, rows))
 
 
 def _mask(request: Request) -> Mask | None:
