@@ -14,14 +14,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sparkport.errors import Conflict, InternalError, RowNotFound
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.spark.staging import StagedRows, Staging
+from sparkport.lakehouse.write import few_rows, net_change
 from sparkport.lakehouse.write.change_set import changed_rows_schema
-from sparkport.lakehouse.write.net_change import NetChange, Sent, TableChange
+from sparkport.lakehouse.write.net_change import NetChange, TableChange
+from sparkport.lakehouse.write.sent import Sent
 from sparkport.lakehouse.write.spark_applier import SparkApplier
 from sparkport.lakehouse.write.workspace import Workspace
 
@@ -144,11 +146,18 @@ statements = st.one_of(
 )
 
 
-@settings(max_examples=60)
-@given(st.lists(statements, max_size=8))
+@pytest.mark.parametrize("most", [0, 5, 1_000])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(work=st.lists(statements, max_size=8))
 def test_any_statements_come_to_the_rows_that_a_dictionary_has(
-    workspace: Workspace, staging: Staging, work: list[tuple[str, list[Any]]]
+    workspace: Workspace,
+    staging: Staging,
+    monkeypatch: pytest.MonkeyPatch,
+    most: int,
+    work: list[tuple[str, list[Any]]],
 ) -> None:
+    """In a database from the start, at some time, or never."""
+    monkeypatch.setattr(few_rows, "_MOST_ROWS", most)
     net, change = opened(workspace)
     model: dict[int, Row] = dict(BASE)
     try:
@@ -298,6 +307,37 @@ def test_a_few_new_rows_need_no_database(workspace: Workspace, staging: Staging)
     assert (change.rows, databases(workspace)) == (3, before)
     assert committed(net, staging) == ([(10, "a"), (11, "b"), (12, "c")], {})
     net.close()
+
+
+def test_a_few_changes_need_no_database(workspace: Workspace, staging: Staging) -> None:
+    net, change = opened(workspace)
+    before = databases(workspace)
+    (new,) = insert(change, (10, "a"))
+    assert change.update(sent([(new, ["b"]), (1, ["c"])], [1]), since=change.step, refuse=True) == 2
+    assert change.delete(sent([(2, []), (99, [])], []), since=change.step, refuse=False) == 1
+    assert seen(change)[1] == (10, "c")
+    assert committed(net, staging) == ([(10, "b")], {1: (10, "c"), 2: None})
+    assert databases(workspace) == before
+    net.close()
+
+
+def test_rows_that_are_large_in_the_table_have_a_database(
+    workspace: Workspace, staging: Staging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(net_change, "_MOST_BASE_BYTES", 10)
+    net, change = opened(workspace)
+    before = databases(workspace)
+    (new,) = insert(change, (10, "a"))
+    assert change.update(sent([(new, ["b"]), (1, ["c"]), (2, ["d"]), (1, ["e"])], [1]), since=1, refuse=True) == 3
+    assert databases(workspace) == before + 1
+    assert committed(net, staging) == ([(10, "b")], {1: (10, "e"), 2: (20, "d")})
+    net.close()
+
+
+def test_of_several_missing_rows_the_first_that_was_sent_is_named(workspace: Workspace) -> None:
+    _, change = opened(workspace)
+    with pytest.raises(RowNotFound, match="77"):
+        change.update(sent([(1, ("a",)), (77, ("b",)), (66, ("c",))], [1]), since=0, refuse=True)
 
 
 def test_new_rows_are_seen_and_changed_like_others(workspace: Workspace, staging: Staging) -> None:

@@ -29,7 +29,8 @@ from sparkport.lakehouse.spark.staging import StagedRows
 from sparkport.lakehouse.tables.engine import LakeEngine
 from sparkport.lakehouse.tables.views import LakeView
 from sparkport.lakehouse.write.change_set import ChangeSet, changed_rows_schema, new_rows_schema
-from sparkport.lakehouse.write.net_change import Sent, TableChange
+from sparkport.lakehouse.write.net_change import TableChange
+from sparkport.lakehouse.write.sent import Sent
 from sparkport.transactions.manager import InDoubt, Transaction, require_usable
 
 __all__ = ["LakeStatement"]

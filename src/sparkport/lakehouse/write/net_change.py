@@ -3,14 +3,14 @@
 A statement in the transaction only changes that, in milliseconds and without a Spark job. A row of the table that
 was changed is here under its row id, with its kind of change and all its values; a new row is here under a provisional
 id below zero. Several statements on one row leave one row here. Reads put it on top of the table's own rows.
-Until it does more than to insert a few rows, a transaction needs no database.
+As long as it is about a few rows, a transaction needs no database.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import duckdb
 import numpy as np
@@ -30,45 +30,18 @@ from sparkport.lakehouse.iceberg.lineage import Ids
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.scan.version import TableVersion
 from sparkport.lakehouse.spark.staging import StagedRows, Staging
-from sparkport.lakehouse.write.change_set import ChangeSet, changed_rows_schema, new_rows_schema
-from sparkport.lakehouse.write.new_rows import NewRows
+from sparkport.lakehouse.write.base_rows import streamed
+from sparkport.lakehouse.write.change_set import IS_DELETED, ChangeSet, changed_rows_schema, new_rows_schema
+from sparkport.lakehouse.write.few_rows import DELETED, INSERTED, UNDONE, UPDATED, FewRows, last_of_each
 from sparkport.lakehouse.write.own_rows import OwnRows
+from sparkport.lakehouse.write.sent import Sent
 from sparkport.lakehouse.write.workspace import Workspace
 
-__all__ = ["NetChange", "Sent", "TableChange"]
-
-UNDONE, INSERTED, UPDATED, DELETED = 0, 1, 2, 3
-"""Kinds of rows: one of the transaction's own that it deleted again stays as ``UNDONE``, so that it can be told."""
+__all__ = ["NetChange", "TableChange"]
 
 _BATCH_ROWS = 65_536
-
-
-class Sent:
-    """The rows of one statement, as they are staged to change others: of several about one row the last one counts.
-
-    ``columns`` are the places in the table of the columns that they set.
-    """
-
-    HEAD = (pa.field("id", pa.int64()), pa.field("number", pa.int64()))
-
-    def __init__(self, batches: Iterable[pa.RecordBatch], columns: Sequence[int], *, rows: int, nbytes: int) -> None:
-        self._batches = batches
-        self.columns = tuple(columns)
-        self.rows, self.nbytes = rows, nbytes
-
-    def reader(self, change: TableChange) -> pa.RecordBatchReader:
-        kinds = [change.stored.field(column).type for column in self.columns]
-        body = [pa.field(f"s{place}", kind) for place, kind in enumerate(kinds)]
-        schema = pa.schema([*self.HEAD, *body])
-        return pa.RecordBatchReader.from_batches(schema, self._numbered(schema))
-
-    def _numbered(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        count = 0
-        for batch in self._batches:
-            ids, _, *values = batch.columns
-            numbers = pa.array(np.arange(count, count + len(batch)))
-            count += len(batch)
-            yield pa.RecordBatch.from_arrays([ids, numbers, *values], schema=schema)
+_MOST_BASE_BYTES = 1 << 20
+"""Of rows that a statement is about, as the table has them: more are streamed into a database."""
 
 
 class NetChange:
@@ -92,28 +65,28 @@ class NetChange:
 
     def attach(self) -> None:
         """Make the database, if there is none yet."""
-        self._require_open()
+        self.require_open()
         if not self._attached:
             self._workspace.attach(self._generation, _alias(self._id))
             self._attached = True
 
     def keeps(self, nbytes: int) -> None:
         """So many bytes more, or fewer, are kept beside the database."""
-        self._require_open()
+        self.require_open()
         self._workspace.keeps(nbytes)
 
     def lasting(self) -> duckdb.DuckDBPyConnection:
-        self._require_open()
+        self.require_open()
         return self._workspace.lasting_cursor(self._generation)
 
     def cursor(self) -> contextlib.AbstractContextManager[duckdb.DuckDBPyConnection]:
-        self._require_open()
+        self.require_open()
         return self._workspace.cursor(self._generation)
 
     def translated(self) -> contextlib.AbstractContextManager[None]:
         return self._workspace.translated(self._generation)
 
-    def _require_open(self) -> None:
+    def require_open(self) -> None:
         if self._closed:
             raise Conflict("the transaction has ended meanwhile")
 
@@ -155,14 +128,13 @@ class TableChange:
         self._last_id = 0
         self._ids_lock = threading.Lock()
         self.counts: Mapping[int, int] = {}
-        head = [pa.field("row_id", pa.int64()), pa.field("kind", pa.int8()), pa.field("step", pa.int64())]
-        self._new_rows = NewRows(pa.schema([*head, *self.stored]), kind=INSERTED)
+        self._few = FewRows(self.stored)
         self._made = False
         self._making = threading.Lock()
 
     @property
     def bytes_waiting(self) -> int:
-        return self._new_rows.nbytes
+        return self._few.nbytes
 
     @contextlib.contextmanager
     def _cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -177,11 +149,11 @@ class TableChange:
             return
         self._net.attach()
         with self._net.cursor() as cursor:
-            cursor.register("new_rows", self._new_rows.table())
-            cursor.execute(f"CREATE TABLE {self._name} AS FROM new_rows")
+            cursor.register("few_rows", self._few.rows)
+            cursor.execute(f"CREATE TABLE {self._name} AS FROM few_rows")
         self._made = True
-        self._net.keeps(-self._new_rows.nbytes)
-        self._new_rows.clear()
+        self._net.keeps(-self._few.nbytes)
+        self._few.clear()
 
     @property
     def rows(self) -> int:
@@ -199,15 +171,12 @@ class TableChange:
     def insert(self, sent: Sent) -> int:
         """The rows bring ids of ``new_ids``."""
         with self._making:
-            if not self._made and self._new_rows.has_room(sent.rows, sent.nbytes):
-                before = self._new_rows.nbytes
-                self._new_rows.add(sent.reader(self), sent.columns, self.step + 1)
-                self._net.keeps(self._new_rows.nbytes - before)
-                self.step += 1
-                self.counts = {INSERTED: self._new_rows.rows}
+            if not self._made and self._few.has_room(sent.rows, sent.nbytes):
+                with self._few_change():
+                    self._few.insert(sent.reader(self.stored).read_all(), sent.columns, self.step + 1)
                 return sent.rows
         with self._cursor() as cursor:
-            cursor.register("sent", sent.reader(self))
+            cursor.register("sent", sent.reader(self.stored))
             chosen = self._chosen(sent.columns, lambda _: "NULL")
             cursor.execute(f"INSERT INTO {self._name} SELECT s.id, {INSERTED}, {self.step + 1}, {chosen} FROM sent s")
             return int(self._done(cursor))
@@ -217,10 +186,17 @@ class TableChange:
 
         ``since`` is the step at which the statement began: another one that has changed the same rows since conflicts.
         """
+        rest = [at for at in range(len(self.names)) if at not in sent.columns]
+
+        def change(named: pa.Table, base: pa.Table) -> pa.Table:
+            return self._few.update(named, sent.columns, base, self.step + 1)
+
+        count = self._changed_few(sent, rest, change, since=since, refuse=refuse)
+        if count is not None:
+            return count
         with self._cursor() as cursor:
             self._take(cursor, sent)
             self._check_steps(cursor, since)
-            rest = [at for at in range(len(self.names)) if at not in sent.columns]
             with self._base(rest, self._ids_beneath(cursor)) as base:
                 cursor.register("base", base)
                 own = self._chosen(sent.columns, lambda at: f"t.c{at}")
@@ -235,6 +211,13 @@ class TableChange:
             return self._put(cursor, refuse=refuse)
 
     def delete(self, sent: Sent, *, since: int, refuse: bool) -> int:
+        def change(named: pa.Table, base: pa.Table) -> pa.Table:
+            ids, there = (rows.column(name).to_numpy() for rows, name in ((named, "id"), (base, "row_id")))
+            return self._few.delete(ids, there, self.step + 1)
+
+        count = self._changed_few(sent, [], change, since=since, refuse=refuse)
+        if count is not None:
+            return count
         with self._cursor() as cursor:
             self._take(cursor, sent)
             self._check_steps(cursor, since)
@@ -249,9 +232,66 @@ class TableChange:
                 )
             return self._put(cursor, refuse=refuse)
 
+    @contextlib.contextmanager
+    def _few_change(self) -> Iterator[None]:
+        """One step that needs no database. Nothing has changed if the block raises."""
+        self._net.require_open()
+        before = self._few.nbytes
+        yield
+        self._net.keeps(self._few.nbytes - before)
+        self.step += 1
+        self.counts = self._few.counts
+
+    def _changed_few(
+        self,
+        sent: Sent,
+        columns: Sequence[int],
+        change: Callable[[pa.Table, pa.Table], pa.Table],
+        *,
+        since: int,
+        refuse: bool,
+    ) -> int | None:
+        """Change a few rows without a database; None where there is one, or has to be.
+
+        ``change`` gets what was sent, and these columns of the table's own rows, and gives the rows as they are then.
+        """
+        with self._making:
+            if self._made or not self._few.has_room(sent.rows, sent.nbytes):
+                return None
+            sent.keep()
+            rows = sent.reader(self.stored).read_all()
+            if rows.column("id").null_count:
+                return None
+            named = last_of_each(rows)
+            ids: Ids = named.column("id").to_numpy()
+            if since != self.step and (later := self._few.changed_after(ids, since)):
+                raise self._conflict(later)
+            base = self._few_base(columns, self._few.beneath(ids))
+            if base is None:
+                return None
+            changed = change(named, base)
+            if refuse and changed.num_rows < len(ids):
+                missing = ~np.isin(ids, changed.column("row_id").to_numpy())
+                first = np.argmin(np.where(missing, named.column("number").to_numpy(), np.iinfo(np.int64).max))
+                raise RowNotFound(int(ids[first]))
+            with self._few_change():
+                self._few.replace(changed)
+            return int(changed.num_rows)
+
+    def _few_base(self, columns: Sequence[int], ids: Ids) -> pa.Table | None:
+        """The table's own rows, None where they are large."""
+        held, batches = 0, []
+        with self._base(columns, ids) as base:
+            for batch in base:
+                batches.append(batch)
+                held += batch.nbytes
+                if held > _MOST_BASE_BYTES:
+                    return None
+            return pa.Table.from_batches(batches, base.schema)
+
     def _take(self, cursor: duckdb.DuckDBPyConnection, sent: Sent) -> None:
         """The statement's rows as ``named``: of several about one row the last."""
-        cursor.register("sent", sent.reader(self))
+        cursor.register("sent", sent.reader(self.stored))
         last = "row_number() OVER (PARTITION BY id ORDER BY number DESC) = 1"
         cursor.execute(f"CREATE TEMP TABLE named AS SELECT * FROM sent QUALIFY {last}")
 
@@ -262,10 +302,13 @@ class TableChange:
             f"SELECT count(*) FROM {self._name} t JOIN named s ON t.row_id = s.id WHERE t.step > {since}"
         ).fetchone()
         if later and later[0]:
-            raise Conflict(
-                f"table '{self.version.table.name}': {later[0]} rows changed by another statement of this transaction "
-                "that ran at the same time"
-            )
+            raise self._conflict(later[0])
+
+    def _conflict(self, rows: int) -> Conflict:
+        return Conflict(
+            f"table '{self.version.table.name}': {rows} rows changed by another statement of this transaction "
+            "that ran at the same time"
+        )
 
     def _ids_beneath(self, cursor: duckdb.DuckDBPyConnection) -> NDArray[np.int64]:
         """Of the named rows those that the transaction has not touched: the table itself says whether they are."""
@@ -300,38 +343,16 @@ class TableChange:
         chosen = (f"s.s{places[at]}" if at in places else other(at) for at in range(len(self.names)))
         return ", ".join(f"{text} AS c{at}" for at, text in enumerate(chosen))
 
-    @contextlib.contextmanager
-    def _base(self, columns: Sequence[int], ids: NDArray[np.int64]) -> Iterator[pa.RecordBatchReader]:
-        """The table's own rows beneath a statement, as a stream for DuckDB; what goes wrong in it is told as it is."""
+    def _base(self, columns: Sequence[int], ids: Ids) -> contextlib.AbstractContextManager[pa.RecordBatchReader]:
+        """The table's own rows beneath a statement, the id last."""
         schema = pa.schema([*(self.stored.field(at) for at in columns), pa.field("row_id", pa.int64())])
-        if not len(ids):
-            yield pa.RecordBatchReader.from_batches(schema, [])
-            return
-        errors: list[SparkportError] = []
-        with contextlib.closing(self.version.rows.stored([self.names[at] for at in columns], row_ids=ids)) as stream:
-
-            def batches() -> Iterator[pa.RecordBatch]:
-                try:
-                    for batch in stream:
-                        yield conformed_batch(batch, schema)
-                except SparkportError as exc:
-                    errors.append(exc)  # of which DuckDB would leave the text only
-                    raise
-
-            try:
-                yield pa.RecordBatchReader.from_batches(schema, batches())
-            except duckdb.Error as exc:
-                if errors:
-                    raise errors[0] from exc
-                raise
+        return streamed(self.version.rows, [self.names[at] for at in columns], schema, ids)
 
     # Looking
 
     def find(self, row_ids: Sequence[int]) -> tuple[pa.Table, set[int]]:
         """Of these rows the ones that are here, as stored and with row id last; and ids of deleted ones."""
-        with self._cursor() as cursor:
-            cursor.register("wanted", pa.table({"id": pa.array(row_ids, pa.int64())}))
-            rows: pa.Table = cursor.sql(f"FROM {self._name} WHERE row_id IN (SELECT id FROM wanted)").to_arrow_table()
+        rows = self._rows_of(pa.array(row_ids, pa.int64()))
         kinds = rows.column("kind").to_pylist()
         here = [place for place, kind in enumerate(kinds) if kind in (INSERTED, UPDATED)]
         ids = rows.column("row_id").to_pylist()
@@ -340,10 +361,25 @@ class TableChange:
         schema = self.stored.append(pa.field(ROW_ID, pa.int64()))
         return pa.Table.from_batches([conformed_batch(batch, schema) for batch in chosen.to_batches()], schema), gone
 
+    def _rows_of(self, row_ids: pa.Array) -> pa.Table:
+        with self._making:
+            if not self._made:
+                self._net.require_open()
+                return self._few.rows.filter(pa.array(np.isin(self._few.ids, row_ids.to_numpy())))
+        with self._cursor() as cursor:
+            cursor.register("wanted", pa.table({"id": row_ids}))
+            rows: pa.Table = cursor.sql(f"FROM {self._name} WHERE row_id IN (SELECT id FROM wanted)").to_arrow_table()
+            return rows
+
     def own_rows(self, columns: Sequence[int]) -> OwnRows:
         """The transaction's own rows as they are now, whatever it changes while they are read. Row ids come last."""
+        schema = pa.schema([*(self.stored.field(at) for at in columns), pa.field(ROW_ID, pa.int64())])
         with self._making:
-            self._make()
+            if not self._made:
+                self._net.require_open()
+                hidden = self._few.ids[np.isin(self._few.kinds, (UPDATED, DELETED))]
+                visible = self._few.of_kinds(INSERTED, UPDATED).select([*schema.names[:-1], "row_id"])
+                return OwnRows(hidden, (conformed_batch(batch, schema) for batch in visible.to_batches()))
         cursor = self._net.lasting()
         try:
             with self._net.translated():
@@ -358,39 +394,37 @@ class TableChange:
         except BaseException:
             cursor.close()
             raise
-        schema = pa.schema([*(self.stored.field(at) for at in columns), pa.field(ROW_ID, pa.int64())])
         batches = (conformed_batch(batch, schema) for batch in reader)
-        return OwnRows(cursor, np.asarray(replaced["row_id"], np.int64), batches, self._net.translated)
+        hidden = np.asarray(replaced["row_id"], np.int64)
+        return OwnRows(hidden, batches, cursor=cursor, translated=self._net.translated)
 
     # For the commit
 
     def _changed_ids(self) -> tuple[Ids, Ids]:
         """The rows of the table that are updated, and those that are deleted, by ascending ids."""
-        with self._cursor() as cursor:
-            rows = cursor.execute(
-                f"SELECT row_id, kind FROM {self._name} WHERE kind IN ({UPDATED}, {DELETED}) ORDER BY row_id"
-            ).fetchnumpy()
-        ids, kinds = np.asarray(rows["row_id"], np.int64), np.asarray(rows["kind"])
-        return ids[kinds == UPDATED], ids[kinds == DELETED]
+        if not self._made:
+            ids, kinds = self._few.ids, self._few.kinds
+        else:
+            with self._cursor() as cursor:
+                rows = cursor.execute(
+                    f"SELECT row_id, kind FROM {self._name} WHERE kind IN ({UPDATED}, {DELETED})"
+                ).fetchnumpy()
+            ids, kinds = np.asarray(rows["row_id"], np.int64), np.asarray(rows["kind"], np.int8)
+        return np.sort(ids[kinds == UPDATED]), np.sort(ids[kinds == DELETED])
 
     def change_set(self, staging: Staging, *, returned: bool) -> ChangeSet:
         """All that the transaction did to the table, staged; whoever asks discards the rows."""
-        if not self._made:
-            return ChangeSet(base=self.version, inserts=self._staged_new_rows(staging), returned=returned)
         updated, deleted = self._changed_ids()
         inserts = changes = None
         try:
             if self.counts.get(INSERTED):
                 inserts = staging.new(new_rows_schema(self.names, self.stored.types))
-                chosen = ", ".join(self.stored.names)
-                self._stage(inserts, f"SELECT {chosen} FROM {self._name} WHERE kind = {INSERTED} ORDER BY row_id DESC")
+                self._stage(inserts, self.stored.names, INSERTED)
             if len(updated) or len(deleted):
                 # Where all are deleted no values are needed, and the columns of others would be in their place.
                 values = self.stored if len(updated) else pa.schema([])
                 changes = staging.new(changed_rows_schema(values.types))
-                chosen = "".join(f", {name}" for name in values.names)
-                query = f"SELECT row_id, kind = {DELETED}{chosen} FROM {self._name}"
-                self._stage(changes, f"{query} WHERE kind IN ({UPDATED}, {DELETED})")
+                self._stage(changes, ["row_id", IS_DELETED, *values.names], UPDATED, DELETED)
         except BaseException:
             for rows in (inserts, changes):
                 if rows is not None:
@@ -406,14 +440,18 @@ class TableChange:
             returned=returned,
         )
 
-    def _staged_new_rows(self, staging: Staging) -> StagedRows:
-        rows = staging.new(new_rows_schema(self.names, self.stored.types))
-        for batch in self._new_rows.values():
-            rows.append(conformed_batch(batch, rows.schema))
-        return rows
-
-    def _stage(self, rows: StagedRows, query: str) -> None:
+    def _stage(self, rows: StagedRows, columns: Sequence[str], *kinds: int) -> None:
+        """Rows of these kinds; new ones in the order in which they got their ids, from -1 downwards."""
+        if not self._made:
+            for batch in self._few.of_kinds(*kinds).select(columns).to_batches():
+                rows.append(conformed_batch(batch, rows.schema))
+            return
         with self._cursor() as cursor:
+            order = "ORDER BY row_id DESC" if kinds == (INSERTED,) else ""
+            query = (
+                f"SELECT {', '.join(columns)} FROM (SELECT *, kind = {DELETED} AS {IS_DELETED} FROM {self._name}) "
+                f"WHERE kind IN ({', '.join(map(str, kinds))}) {order}"
+            )
             for batch in cursor.sql(query).to_arrow_reader(_BATCH_ROWS):
                 rows.append(conformed_batch(batch, rows.schema))
 

@@ -24,11 +24,13 @@ class OwnRows:
 
     def __init__(
         self,
-        cursor: duckdb.DuckDBPyConnection,
         hidden: NDArray[np.int64],
         batches: Iterator[pa.RecordBatch],
-        translated: Callable[[], contextlib.AbstractContextManager[None]],
+        *,
+        cursor: duckdb.DuckDBPyConnection | None = None,
+        translated: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
+        """``cursor`` is where the batches come from, if they come from a database."""
         self.hidden = hidden
         self._cursor = cursor
         self._batches = batches
@@ -50,4 +52,5 @@ class OwnRows:
     def close(self) -> None:
         self._closed = True
         with self._reading:
-            self._cursor.close()
+            if self._cursor is not None:
+                self._cursor.close()
