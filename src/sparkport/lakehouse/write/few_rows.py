@@ -40,11 +40,7 @@ class FewRows:
     def __init__(self, columns: pa.Schema) -> None:
         head = [pa.field("row_id", pa.int64()), pa.field("kind", pa.int8()), pa.field("step", pa.int64())]
         self._schema = pa.schema([*head, *columns])
-        self.rows: pa.Table = self._schema.empty_table()
-
-    @property
-    def nbytes(self) -> int:
-        return int(self.rows.nbytes)
+        self.clear()
 
     @property
     def ids(self) -> Ids:
@@ -64,7 +60,8 @@ class FewRows:
         return self.rows.num_rows + rows <= _MOST_ROWS and self.nbytes + nbytes <= _MOST_BYTES
 
     def clear(self) -> None:
-        self.rows = self._schema.empty_table()
+        self.rows: pa.Table = self._schema.empty_table()
+        self.nbytes = 0
 
     def of_kinds(self, *kinds: int) -> pa.Table:
         """By descending ids, which is the order of new rows, with a column that says whether the row is deleted."""
@@ -116,6 +113,7 @@ class FewRows:
 
     def _put(self, rows: pa.Table) -> None:
         self.rows = pa.concat_tables([self.rows, rows]).combine_chunks()
+        self.nbytes = int(self.rows.nbytes)
 
     def _made(self, ids: Ids, kinds: NDArray[np.int8], step: int, values: Mapping[int, pa.ChunkedArray]) -> pa.Table:
         count = len(ids)
