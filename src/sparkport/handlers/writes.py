@@ -183,9 +183,12 @@ def _as_sent(column: pa.Array, sent_type: pa.DataType) -> pa.Array:
 
 def _table_types(resolved: ResolvedTable) -> _Answer:
     """Rows back in the table's types; columns that the table did not give back are null."""
-    schema = table_schema(resolved.table)
+    types: list[pa.Schema] = []  # most statements give no rows back
 
     def answer(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if not types:
+            types.append(table_schema(resolved.table))
+        (schema,) = types
         names = [name for name in schema.names if name in batch.schema.names]
         for name in names:
             if batch.schema.field(name).type != schema.field(name).type:

@@ -103,7 +103,8 @@ class _Plan:
         self._as_given = given.equals(self._schema)
         self._blank = lru_cache(maxsize=4)(lambda rows: ipc.blank(absent, rows)) if absent or not written else None
         # For each field of the stream: nodes, buffers and views that a written one has, None for an absent one.
-        self._shapes = [_shape(field) if index in written else None for index, field in enumerate(stream)]
+        merged = list(enumerate(stream)) if self._blank is not None else []
+        self._shapes = [_shape(field) if index in written else None for index, field in merged]
         self.max_rows = min((ipc.max_rows(field.type) for field in absent), default=ipc.max_rows(pa.null()))
 
     def write(self, batch: pa.RecordBatch) -> Iterator[tuple[int, bytes, list[Any], int]]:
