@@ -334,6 +334,51 @@ def test_rows_that_are_large_in_the_table_have_a_database(
     net.close()
 
 
+@pytest.mark.parametrize("most", [0, 1_000])
+def test_a_zero_keeps_its_sign(
+    workspace: Workspace, staging: Staging, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """However the rows are kept."""
+    monkeypatch.setattr(few_rows, "_MOST_ROWS", most)
+    fields = ({"id": 1, "name": "ratio", "type": "double", "required": False},)
+    monkeypatch.setattr(_Version, "columns", SimpleNamespace(fields=fields))
+    net, change = opened(workspace)
+    new = change.new_ids(1)
+
+    def ratio(ids: pa.Array) -> Sent:
+        batch = pa.RecordBatch.from_arrays([ids, pa.array([0]), pa.array([-0.0])], names=["id", "number", "x0"])
+        return Sent([batch], [0], rows=1, nbytes=batch.nbytes)
+
+    change.insert(ratio(new))
+    assert change.update(ratio(new), since=change.step, refuse=True) == 1
+    with net.change_sets(staging, returned=[]) as changes:
+        (made,) = changes.values()
+        assert [str(row["ratio"]) for row in rows_of(made.inserts)] == ["-0.0"]
+    net.close()
+
+
+def test_nothing_is_changed_by_a_statement_whose_transaction_ends_meanwhile(
+    workspace: Workspace, staging: Staging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = workspace.bytes_held()
+    net, change = opened(workspace)
+    insert(change, (10, "a"))
+    step, counts = change.step, dict(change.counts)
+    replaced = few_rows.FewRows.replace
+
+    def ending(few: few_rows.FewRows, changed: pa.Table) -> None:
+        replaced(few, changed)
+        net.close()
+
+    monkeypatch.setattr(few_rows.FewRows, "replace", ending)
+    with pytest.raises(Conflict, match="has ended"):
+        change.update(sent([(1, ["b"])], [1]), since=change.step, refuse=True)
+    assert (change.step, change.counts) == (step, counts)
+    assert workspace.bytes_held() <= before
+    with pytest.raises(Conflict, match="has ended"), net.change_sets(staging, returned=[]):
+        pass
+
+
 def test_of_several_missing_rows_the_first_that_was_sent_is_named(workspace: Workspace) -> None:
     _, change = opened(workspace)
     with pytest.raises(RowNotFound, match="77"):

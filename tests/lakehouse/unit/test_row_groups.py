@@ -29,6 +29,7 @@ from sparkport.lakehouse.iceberg.row_groups import OPEN_COST, ROW_GROUP_BYTES, f
 from sparkport.lakehouse.scan import direct, query, read
 from sparkport.lakehouse.scan.read import Reader
 from sparkport.lakehouse.scan.statistics import bounds_predicate
+from sparkport.protocol.frames import StreamWriter
 
 BIGINT = SqlType("BIGINT")
 TYPES: dict[int, tuple[str, Any, pa.DataType]] = {
@@ -182,11 +183,11 @@ def test_columns_of_a_small_read_are_kept_for_the_next(
     reader: Reader, tmp_path: Path, rows_read: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded: list[tuple[int, list[str]]] = []
-    read = pq.ParquetFile.read_row_group
+    whole = pq.ParquetFile.read_row_group
 
     def noted(source: pq.ParquetFile, group: int, columns: list[str], **options: Any) -> pa.Table:
         decoded.append((group, columns))
-        return read(source, group, columns=columns, **options)
+        return whole(source, group, columns=columns, **options)
 
     monkeypatch.setattr(pq.ParquetFile, "read_row_group", noted)
     file = written(
@@ -212,10 +213,48 @@ def test_columns_of_a_small_read_are_kept_for_the_next(
         scan(reader, file, columns=["id"])
 
 
+def test_no_byte_of_a_row_that_is_left_out_leaves_with_a_part_of_its_row_group(
+    reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrow pads what it writes with what follows in memory."""
+    monkeypatch.setattr(read, "_batch_rows", lambda files: 11)
+    texts = [f"open {n:03}" for n in range(11)] + [f"secret {n:03}" for n in range(8)]
+    file = written(tmp_path / "a.parquet", {2: texts}, group=100)
+    for _ in range(2):
+        chosen = np.arange(100, 111)
+        stream = reader.scan(METADATA, SnapshotPlan(None, 0, 7, (file,)), columns=["name"], row_ids=chosen)
+        batches = list(stream)
+        writer = StreamWriter(batches[0].schema)
+        sent = b"".join(message for batch in batches for message in writer.batch_messages(batch))
+        assert b"open 010" in sent
+        assert b"secret" not in sent
+
+
+def test_a_column_that_comes_in_several_arrays_is_read_as_before(
+    reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Arrow gives it where it is over 2 GB."""
+    whole = pq.ParquetFile.read_row_group
+
+    def in_parts(source: pq.ParquetFile, group: int, **options: Any) -> pa.Table:
+        table = whole(source, group, **options)
+        return pa.concat_tables([table.slice(0, 3), table.slice(3)])
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", in_parts)
+    before = len(direct._columns)
+    file = numbers(tmp_path / "a.parquet")
+    assert [row["id"] for row in scan(reader, file, columns=["id"])] == list(range(100))
+    assert len(direct._columns) == before
+
+
+def test_columns_of_a_few_bytes_count_with_what_keeping_them_takes() -> None:
+    assert direct._weight(pa.array([1])) > 1_000
+
+
 def test_a_column_that_is_large_is_not_kept(
     reader: Reader, tmp_path: Path, rows_read: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(direct, "_KEPT_BYTES", 64)
+    monkeypatch.setattr(direct, "_KEPT_BYTES", 8 * direct._ENTRY_BYTES)
     file = numbers(tmp_path / "a.parquet")
     before = len(direct._columns)
     assert len(scan(reader, file, columns=["id", "name"])) == 100

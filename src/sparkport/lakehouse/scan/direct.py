@@ -41,6 +41,7 @@ _FILTERED_ROWS = 1 << 18  # where reading all rows is quicker than to set up a q
 _SMALL_FILES = 8  # how many small files are opened one after the other before DuckDB does it quicker
 _SMALL_FILE_ROWS = 1 << 15
 _KEPT_BYTES = 64 << 20  # of columns that small reads have decoded
+_ENTRY_BYTES = 1 << 10
 _MANY_RUNS = 1 << 10  # of rows between deleted ones, beyond which a mask is quicker than to copy runs
 
 Positions = NDArray[np.int64]
@@ -257,8 +258,8 @@ class DirectScan:
 
 
 def _weight(column: pa.Array) -> int:
-    """One that would push out many others is not kept."""
-    size = int(column.nbytes)
+    """With what keeping it takes besides. One that would push out many others is not kept."""
+    size = int(column.nbytes) + _ENTRY_BYTES
     return size if size <= _KEPT_BYTES // 8 else sys.maxsize
 
 
@@ -274,20 +275,37 @@ def _kept_batches(
     repeating: Sequence[str],
     rows: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Row groups whose columns are kept for who asks next: those who change a row have mostly looked it up before."""
+    """Row groups whose columns are kept for who asks next: those who change a row have mostly looked it up before.
+
+    A row group is one batch or is not kept: on its way out a part of a column would take bytes of the others along.
+    """
     for group in groups:
-        keys = [(*key, group, name, name in repeating) for name in names]
-        missing = [name for name, place in zip(names, keys, strict=True) if place not in _columns]
-        read = source.read_row_group(group, columns=missing, use_threads=False) if missing else None
+        arrays = None
+        if source.metadata.row_group(group).num_rows <= rows:
+            arrays = _kept_columns(source, (*key, group), group, names, repeating=repeating)
+        if arrays is None:
+            yield from source.iter_batches(rows, row_groups=[group], columns=list(names), use_threads=False)
+        else:
+            yield pa.RecordBatch.from_arrays(arrays, names=list(names))
 
-        def column(name: str, group: int = group, read: pa.Table | None = read) -> pa.Array:
-            if read is None or name not in read.column_names:  # it was there a moment ago
-                read = source.read_row_group(group, columns=[name], use_threads=False)
-            return read.column(name).combine_chunks()
 
-        arrays = [_columns.get(place, partial(column, name)) for name, place in zip(names, keys, strict=True)]
-        whole = pa.RecordBatch.from_arrays(arrays, names=list(names))
-        yield from (whole.slice(start, rows) for start in range(0, whole.num_rows, rows))
+def _kept_columns(
+    source: pq.ParquetFile, key: tuple[object, ...], group: int, names: Sequence[str], *, repeating: Sequence[str]
+) -> list[pa.Array] | None:
+    """None where a column is too large to be one array."""
+    keys = {name: (*key, name, name in repeating) for name in names}
+    missing = [name for name in names if keys[name] not in _columns]
+    read = source.read_row_group(group, columns=missing, use_threads=False) if missing else None
+    if read is not None and any(column.num_chunks > 1 for column in read.columns):
+        return None
+
+    def column(name: str) -> pa.Array:
+        found = read
+        if found is None or name not in missing:  # it was there a moment ago
+            found = source.read_row_group(group, columns=[name], use_threads=False)
+        return found.column(name).combine_chunks()
+
+    return [_columns.get(keys[name], partial(column, name)) for name in names]
 
 
 def _mask(request: Request) -> Mask | None:

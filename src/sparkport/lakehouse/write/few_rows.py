@@ -40,7 +40,7 @@ class FewRows:
     def __init__(self, columns: pa.Schema) -> None:
         head = [pa.field("row_id", pa.int64()), pa.field("kind", pa.int8()), pa.field("step", pa.int64())]
         self._schema = pa.schema([*head, *columns])
-        self.clear()
+        self.reset()
 
     @property
     def ids(self) -> Ids:
@@ -59,9 +59,10 @@ class FewRows:
     def has_room(self, rows: int, nbytes: int) -> bool:
         return self.rows.num_rows + rows <= _MOST_ROWS and self.nbytes + nbytes <= _MOST_BYTES
 
-    def clear(self) -> None:
-        self.rows: pa.Table = self._schema.empty_table()
-        self.nbytes = 0
+    def reset(self, rows: pa.Table | None = None) -> None:
+        """As they were before; none if nothing is said."""
+        self.rows: pa.Table = self._schema.empty_table() if rows is None else rows
+        self.nbytes = int(self.rows.nbytes)
 
     def of_kinds(self, *kinds: int) -> pa.Table:
         """By descending ids, which is the order of new rows, with a column that says whether the row is deleted."""

@@ -95,6 +95,7 @@ class NetChange:
         self, staging: Staging, *, returned: Collection[TableName]
     ) -> Iterator[Mapping[TableName, ChangeSet]]:
         """What is to be committed, staged while the block runs. Of ``returned`` tables old rows were handed out."""
+        self.require_open()
         with contextlib.ExitStack() as staged:
             changes = {}
             for table, part in self.tables.items():
@@ -129,12 +130,9 @@ class TableChange:
         self._ids_lock = threading.Lock()
         self.counts: Mapping[int, int] = {}
         self._few = FewRows(self.stored)
+        self.bytes_waiting = 0
         self._made = False
         self._making = threading.Lock()
-
-    @property
-    def bytes_waiting(self) -> int:
-        return self._few.nbytes
 
     @contextlib.contextmanager
     def _cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -152,8 +150,13 @@ class TableChange:
             cursor.register("few_rows", self._few.rows)
             cursor.execute(f"CREATE TABLE {self._name} AS FROM few_rows")
         self._made = True
-        self._net.keeps(-self._few.nbytes)
-        self._few.clear()
+        self._keep(0)
+        self._few.reset()
+
+    def _keep(self, nbytes: int) -> None:
+        """So many bytes are beside the database now."""
+        self._net.keeps(nbytes - self.bytes_waiting)
+        self.bytes_waiting = nbytes
 
     @property
     def rows(self) -> int:
@@ -236,9 +239,13 @@ class TableChange:
     def _few_change(self) -> Iterator[None]:
         """One step that needs no database. Nothing has changed if the block raises."""
         self._net.require_open()
-        before = self._few.nbytes
-        yield
-        self._net.keeps(self._few.nbytes - before)
+        rows = self._few.rows
+        try:
+            yield
+            self._keep(self._few.nbytes)
+        except BaseException:
+            self._few.reset(rows)
+            raise
         self.step += 1
         self.counts = self._few.counts
 
@@ -292,7 +299,8 @@ class TableChange:
     def _take(self, cursor: duckdb.DuckDBPyConnection, sent: Sent) -> None:
         """The statement's rows as ``named``: of several about one row the last."""
         cursor.register("sent", sent.reader(self.stored))
-        last = "row_number() OVER (PARTITION BY id ORDER BY number DESC) = 1"
+        # By row_number() DuckDB would put the values through an aggregate, which makes 0.0 of -0.0.
+        last = "number = max(number) OVER (PARTITION BY id)"
         cursor.execute(f"CREATE TEMP TABLE named AS SELECT * FROM sent QUALIFY {last}")
 
     def _check_steps(self, cursor: duckdb.DuckDBPyConnection, since: int) -> None:
