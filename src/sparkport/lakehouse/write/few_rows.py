@@ -65,9 +65,10 @@ class FewRows:
         self.nbytes = int(self.rows.nbytes)
 
     def of_kinds(self, *kinds: int) -> pa.Table:
-        """By descending ids, which is the order of new rows, with a column that says whether the row is deleted."""
+        """Rows of the table by ascending ids, then new ones from -1 downwards, with whether each is deleted."""
         places = np.flatnonzero(np.isin(self.kinds, kinds))
-        rows = self.rows.take(pa.array(places[np.argsort(-self.ids[places], kind="stable")]))
+        ids = self.ids[places]
+        rows = self.rows.take(pa.array(places[np.lexsort((np.abs(ids), ids < 0))]))
         return rows.append_column(IS_DELETED, pa.array(rows.column("kind").to_numpy() == DELETED))
 
     # What statements do; ``sent`` are ids, numbers and then these columns of the table
