@@ -17,6 +17,7 @@ import grpc
 import grpc.experimental
 
 from sparkport.auth.secret import Secret
+from sparkport.client.backoff import pause
 from sparkport.client.errors import translated
 from sparkport.client.locations import Location
 from sparkport.errors import FailedPrecondition, InternalError, InvalidArgument, Unavailable
@@ -144,6 +145,7 @@ class Connection:
             if not repeatable:
                 raise
             logger.debug("action '%s' is tried again: %s", name, exc.message)
+        pause(3)  # a connection that was cut is found out a moment later
         return self._action(name, body)
 
     def single_action(self, name: str, body: bytes) -> bytes:
