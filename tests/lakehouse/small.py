@@ -15,7 +15,7 @@ from tests.lakehouse.fixtures import NAMES, materialise
 from sparkport.lakehouse.backup.backup import BackupReport, back_up
 from sparkport.lakehouse.backup.held import hold
 from sparkport.lakehouse.backup.restore import find_backup, restore
-from sparkport.lakehouse.catalogs.journal_records import Entry, TableJournal
+from sparkport.lakehouse.catalogs.journal_state import Entry, TableJournal
 from sparkport.lakehouse.catalogs.open_database import open_database
 from sparkport.lakehouse.catalogs.sql_pointers import SqlPointers
 from sparkport.lakehouse.files import FileSystem

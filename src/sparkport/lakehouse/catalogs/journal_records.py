@@ -10,26 +10,25 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from sparkport.errors import FailedPrecondition
 from sparkport.lakehouse.catalogs.database import Database, Rows, Work
+from sparkport.lakehouse.catalogs.journal_state import (
+    NO_JOURNAL,
+    NO_TABLE,
+    Entry,
+    Flush,
+    JournalStatus,
+    JournalView,
+    TableJournal,
+)
 from sparkport.lakehouse.names import TableName
 
-__all__ = [
-    "Entry",
-    "Flush",
-    "JournalRecords",
-    "JournalStatus",
-    "JournalView",
-    "NET",
-    "NET_BEFORE",
-    "NO_JOURNAL",
-    "TableJournal",
-]
+__all__ = ["FORMAT", "JournalRecords"]
 
 FORMAT = 1
 """Of the bodies of entries and flushes: one that a newer sparkport has written is not read as if it were ours."""
@@ -53,123 +52,32 @@ _TABLES = (
         flushed_at DOUBLE PRECISION NOT NULL, body {bytes} NOT NULL, PRIMARY KEY (catalog_name, uuid, flushed))""",
 )
 
-NET, NET_BEFORE = "net", "net before"
-
 _VIEWS_KEPT = 64
-_FLUSHES_KEPT_BYTES = 64 << 20
 _ID_BLOCK = 100_000
-
-NO_TABLE = TableName("", "")
-"""The name of one that is gone."""
-
-
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Entry:
-    """What one commit did to one table, whose snapshot had this ``sequence`` number then."""
-
-    revision: int
-    sequence: int
-    rows: int
-    written_at: float
-    body: bytes
-
-
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Flush:
-    """What Spark has applied: all entries up to a revision, by snapshots with these sequence numbers."""
-
-    flushed: int
-    first_sequence: int
-    last_sequence: int
-    flushed_at: float
-    body: bytes
-
-
-@dataclass(frozen=True, eq=False)
-class TableJournal:
-    """One table's part of the journal at one instant. ``entries`` and ``flushes`` are in their order.
-
-    ``size`` is that of the entries, in bytes.
-    """
-
-    uuid: str
-    table: TableName
-    flushed: int = 0
-    entries: tuple[Entry, ...] = ()
-    flushes: tuple[Flush, ...] = ()
-    size: int = 0
-    known: dict[str, object] = field(default_factory=dict, repr=False)
-    """What others have made of it, once, and what they made of the one before it."""
-
-    @property
-    def last(self) -> int:
-        """The revision of the last change of rows that it knows of."""
-        return self.entries[-1].revision if self.entries else self.flushed
-
-    def followed_by(self, entries: Sequence[Entry]) -> TableJournal:
-        before = self.known.get(NET) or self.known.get(NET_BEFORE)
-        known = {} if before is None else {NET_BEFORE: before}
-        size = self.size + _size(entries)
-        return replace(self, entries=(*self.entries, *entries), size=size, known=known)
-
-    def applied_by(self, sequence: int) -> TableJournal:
-        """What a snapshot with this sequence number has in it, and nothing on top of it."""
-        flushes = tuple(flush for flush in self.flushes if flush.last_sequence <= sequence)
-        flushed = flushes[-1].flushed if flushes else 0
-        return replace(self, flushed=flushed, entries=(), flushes=flushes, size=0, known={})
-
-    def up_to(self, revision: int) -> TableJournal:
-        """As it was when that was the last change."""
-        if self.last <= revision:
-            return self
-        entries = tuple(entry for entry in self.entries if entry.revision <= revision)
-        return replace(self, entries=entries, size=_size(entries), known={})
-
-
-def _size(entries: Iterable[Entry]) -> int:
-    return sum(len(entry.body) for entry in entries)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class JournalView:
-    """The journal of all tables at one instant, by the tables' uuids."""
-
-    revision: int
-    by_uuid: Mapping[str, TableJournal]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, JournalView) and other.revision == self.revision
-
-    def __hash__(self) -> int:
-        return self.revision
-
-    @property
-    def pending(self) -> list[TableJournal]:
-        """Those that Spark has something to do for."""
-        return [journal for journal in self.by_uuid.values() if journal.entries]
-
-
-NO_JOURNAL = JournalView(0, {})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JournalStatus:
-    """What waits for Spark in one table."""
-
-    table: TableName
-    entries: int
-    rows: int
-    bytes: int
-    oldest: datetime | None
 
 
 class JournalRecords:
     """The journal's tables, and the newest state of them as this server knows it. Called from several threads."""
 
-    def __init__(self, database: Database, catalog: str, *, remember_seconds: float = 3_600.0) -> None:
+    def __init__(
+        self,
+        database: Database,
+        catalog: str,
+        *,
+        remember_seconds: float = 3_600.0,
+        remember_bytes: int = 64 << 20,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Records of flushes are kept for some time: clients may name rows by the ids that these had before.
+
+        Entries never need them: those that wait are moved to the published ids by the flush itself. A server keeps no
+        more than ``remember_bytes`` of them for a table.
+        """
+        self.clock = clock
+        self.remember_seconds = remember_seconds
+        self.remember_bytes = remember_bytes
         self._database = database
         self._catalog = catalog
-        self._remember_seconds = remember_seconds
         self._lock = threading.Lock()
         self._views: OrderedDict[int, JournalView] = OrderedDict({0: NO_JOURNAL})
         self._newest = NO_JOURNAL
@@ -232,7 +140,6 @@ class JournalRecords:
         return JournalView(revision, journals)
 
     def _read_table(self, work: Work, known: TableJournal, table: TableName, flushed: int) -> TableJournal:
-        flushes = known.flushes
         if flushed > known.flushed:
             rows = work.query(
                 "SELECT flushed, first_sequence, last_sequence, flushed_at, body, format "
@@ -242,25 +149,24 @@ class JournalRecords:
             _require_format(rows)
             flushes = self._remembered(
                 [
-                    *flushes,
+                    *known.flushes,
                     *(Flush(int(f), int(first), int(last), at, bytes(body)) for f, first, last, at, body, _ in rows),
                 ]
             )
+            # All that waits is read anew: the flush may have moved it to other ids.
+            known = TableJournal(known.uuid, table, flushed, flushes=flushes)
         rows = work.query(
             "SELECT revision, sequence, row_count, written_at, body, format FROM sparkport_journal_entries "
             "WHERE catalog_name = ? AND uuid = ? AND revision > ? ORDER BY revision",
-            [self._catalog, known.uuid, max(known.last, flushed)],
+            [self._catalog, known.uuid, known.last],
         )
         _require_format(rows)
-        if flushed > known.flushed:
-            kept = tuple(entry for entry in known.entries if entry.revision > flushed)
-            known = TableJournal(known.uuid, table, flushed, kept, flushes, _size(kept))
         fresh = tuple(Entry(int(r), int(s), int(n), at, bytes(body)) for r, s, n, at, body, _ in rows)
         return replace(known.followed_by(fresh), table=table)
 
     def _remembered(self, flushes: Sequence[Flush]) -> tuple[Flush, ...]:
-        """As long as transactions may need them, and never more than there is room for."""
-        since, room, kept = time.time() - self._remember_seconds, _FLUSHES_KEPT_BYTES, 0
+        """The last ones, as far as there is room: what is decided by a row that none of them knows is a conflict."""
+        since, room, kept = self.clock() - self.remember_seconds, self.remember_bytes, 0
         for flush in reversed(flushes):
             room -= len(flush.body)
             if room < 0 or flush.flushed_at < since:
@@ -325,7 +231,7 @@ class JournalRecords:
         )
         work.change(
             "DELETE FROM sparkport_journal_flushes WHERE catalog_name = ? AND flushed_at < ?",
-            [self._catalog, time.time() - self._remember_seconds],
+            [self._catalog, self.clock() - self.remember_seconds],
         )
         work.change(
             "INSERT INTO sparkport_journal_flushes (catalog_name, uuid, flushed, format, first_sequence, "
@@ -342,6 +248,13 @@ class JournalRecords:
             ],
         )
         self._touch(work, replace(journal, flushed=flush.flushed), revision)
+
+    def move(self, work: Work, journal: TableJournal, entry: Entry) -> None:
+        """An entry that waits names its rows by other ids from now on; a flush of the table MUST follow."""
+        work.change(
+            "UPDATE sparkport_journal_entries SET body = ? WHERE catalog_name = ? AND uuid = ? AND revision = ?",
+            [entry.body, self._catalog, journal.uuid, entry.revision],
+        )
 
     def turn(self, work: Work) -> int:
         """The next revision, for whoever changes what tables there are; 0 where the journal knows of none.
@@ -360,10 +273,11 @@ class JournalRecords:
                 )
             self._touch(work, TableJournal(uuid, NO_TABLE, revision), revision)
 
-    def having(self, work: Work, uuid: str) -> list[str]:
-        """The table with this uuid, if the journal knows it."""
-        known = "SELECT uuid FROM sparkport_journal_tables WHERE catalog_name = ? AND uuid = ?"
-        return [str(found) for (found,) in work.query(known, [self._catalog, uuid])]
+    def owner(self, work: Work, uuid: str) -> TableName | None:
+        """The name of the table with this uuid when the journal last heard of it; None if it never did."""
+        known = "SELECT table_namespace, table_name FROM sparkport_journal_tables WHERE catalog_name = ? AND uuid = ?"
+        rows = work.query(known, [self._catalog, uuid])
+        return TableName(*rows[0]) if rows else None
 
     def named(self, work: Work, table: TableName) -> list[str]:
         """The uuids of tables that had this name when the journal last heard of them."""
@@ -410,7 +324,7 @@ class JournalRecords:
 
     def may_flush(self, server: str, seconds: float) -> bool:
         """Whether this server is the one that flushes, for some time. It saves work; nothing depends on it."""
-        now = time.time()
+        now = self.clock()
         with self._database.transaction(write=True) as work:
             changed: int = work.change(
                 "UPDATE sparkport_journal SET flusher = ?, flushes_until = ? WHERE catalog_name = ? "

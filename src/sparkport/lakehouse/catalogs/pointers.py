@@ -13,7 +13,8 @@ from typing import Any
 
 from sparkport.errors import InternalError, SparkportError, TableNotFound, Unavailable, Unsupported
 from sparkport.lakehouse.catalogs.database import Work
-from sparkport.lakehouse.catalogs.journal_records import NO_JOURNAL, JournalRecords, JournalView
+from sparkport.lakehouse.catalogs.journal_records import JournalRecords
+from sparkport.lakehouse.catalogs.journal_state import NO_JOURNAL, JournalView
 from sparkport.lakehouse.catalogs.looked_up import LookedUp
 from sparkport.lakehouse.names import TableName
 

@@ -24,8 +24,10 @@ from sparkport.errors import (
     TransactionNotActive,
     Unavailable,
 )
+from sparkport.lakehouse.catalogs.catalog_tables import create_tables
 from sparkport.lakehouse.catalogs.database import Database, Work
-from sparkport.lakehouse.catalogs.journal_records import JournalRecords, JournalView
+from sparkport.lakehouse.catalogs.journal_records import JournalRecords
+from sparkport.lakehouse.catalogs.journal_state import JournalView
 from sparkport.lakehouse.catalogs.ledger import Ledger
 from sparkport.lakehouse.catalogs.pointers import Cut, Edit, Move, Moved, OutcomeUnknown, Pointers
 from sparkport.lakehouse.catalogs.statement_records import StatementRecords
@@ -38,22 +40,6 @@ from sparkport.lakehouse.names import TableName
 __all__ = ["SqlPointers"]
 
 _EXISTS = "exists"
-
-_TABLES = (
-    """CREATE TABLE IF NOT EXISTS iceberg_tables (
-        catalog_name VARCHAR(255) NOT NULL, table_namespace VARCHAR(255) NOT NULL, table_name VARCHAR(255) NOT NULL,
-        metadata_location VARCHAR(1000), previous_metadata_location VARCHAR(1000), iceberg_type VARCHAR(5),
-        PRIMARY KEY (catalog_name, table_namespace, table_name))""",
-    """CREATE TABLE IF NOT EXISTS iceberg_namespace_properties (
-        catalog_name VARCHAR(255) NOT NULL, namespace VARCHAR(255) NOT NULL, property_key VARCHAR(255),
-        property_value VARCHAR(1000), PRIMARY KEY (catalog_name, namespace, property_key))""",
-    """CREATE TABLE IF NOT EXISTS sparkport_meta (
-        catalog_name VARCHAR(255) NOT NULL PRIMARY KEY, schema_version INTEGER NOT NULL)""",
-    """CREATE TABLE IF NOT EXISTS sparkport_fences (
-        catalog_name VARCHAR(255) NOT NULL, server VARCHAR(255) NOT NULL, PRIMARY KEY (catalog_name, server))""",
-)
-
-SCHEMA_VERSION = 1
 
 _NOT_MADE = -1
 """What is noted instead of a number of rows for a commit that can no longer be made."""
@@ -90,19 +76,7 @@ class SqlPointers(Pointers):
 
     def _prepare(self) -> None:
         with self._database.transaction(write=True) as work:
-            for table in _TABLES:
-                work.change(table)
-            if "iceberg_type" not in work.columns("iceberg_tables"):
-                # A catalog that Spark made by its older schema; Spark itself upgrades it in the same way.
-                work.change("ALTER TABLE iceberg_tables ADD COLUMN iceberg_type VARCHAR(5)")
-            known = work.query("SELECT schema_version FROM sparkport_meta WHERE catalog_name = ?", [self._catalog])
-            if not known:
-                work.change("INSERT INTO sparkport_meta VALUES (?, ?)", [self._catalog, SCHEMA_VERSION])
-            elif known[0][0] > SCHEMA_VERSION:
-                raise FailedPrecondition(
-                    f"catalog '{self._catalog}' was used by a newer sparkport, whose notes this one cannot read: "
-                    f"version {known[0][0]}, not {SCHEMA_VERSION}"
-                )
+            create_tables(work, self._catalog)
             if self._server is not None:
                 work.change("INSERT INTO sparkport_fences VALUES (?, ?)", [self._catalog, self._server])
 
@@ -261,13 +235,25 @@ class SqlPointers(Pointers):
                 self.journal.rename(work, table_uuid, new, revision)
 
     def _journalled(self, work: Work, table: TableName, location: str, revision: int) -> list[str]:
-        """The uuid by which the journal knows a table. Another may have had its name when the journal heard of it."""
+        """The uuid by which the journal knows a table. Another may have had its name when the journal heard of it.
+
+        None for a table whose uuid another has too, to which the journal belongs.
+        """
         if not revision:
             return []
-        try:
-            return self.journal.having(work, load(self._files, location).uuid)
-        except SparkportError:  # what is gone has no uuid
+        table_uuid = self._uuid(location)
+        if table_uuid is None:
             return self.journal.named(work, table)
+        owner = self.journal.owner(work, table_uuid)
+        is_shared = owner not in (None, table) and self._uuid(self.location_in(work, owner)) == table_uuid
+        return [] if owner is None or is_shared else [table_uuid]
+
+    def _uuid(self, location: str | None) -> str | None:
+        """What is gone, or cannot be read, has none."""
+        try:
+            return None if location is None else load(self._files, location).uuid
+        except SparkportError:
+            return None
 
     def commit(
         self,

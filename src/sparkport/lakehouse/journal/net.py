@@ -18,30 +18,40 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from sparkport.errors import InternalError
 from sparkport.lakehouse.cached import cached_property
-from sparkport.lakehouse.catalogs.journal_records import NET, NET_BEFORE, Entry, Flush, TableJournal
+from sparkport.lakehouse.catalogs.journal_state import NET, NET_BEFORE, Entry, Flush, TableJournal
 from sparkport.lakehouse.columns.storage import evolved
 from sparkport.lakehouse.columns.types import stored_type
-from sparkport.lakehouse.iceberg.lineage import NO_IDS, Ids, positions_in
+from sparkport.lakehouse.iceberg.lineage import NO_IDS, Ids, ascending, positions_in
 
 __all__ = [
     "Applied",
     "EntryRows",
     "FIRST_ID",
+    "GONE",
     "Net",
     "RowChange",
+    "UNTOLD",
     "applied",
     "column_of",
     "entry_body",
     "entry_rows",
     "flush_body",
+    "lost_among",
+    "moved",
     "net_of",
+    "require_known",
     "resolved",
     "touches_since",
+    "unknown_among",
 ]
 
 FIRST_ID = 1 << 61
 """Of rows that were new when they came into the journal."""
+
+GONE, UNTOLD = -1, -2
+"""In the record of a flush instead of a row's id: it came and went again; it is there, and nobody knows its id."""
 
 _ID, _CHANGE, _NEW_ID, _REVISION = "row_id", "change", "new_id", "revision"
 _TYPE = "type"
@@ -81,7 +91,7 @@ def entry_body(ids: Ids, change: NDArray[np.int8], values: Sequence[pa.Array], f
 
 
 def flush_body(ids: Ids, row_ids: Ids, revisions: Ids) -> bytes:
-    """For each row its id in the journal, its id since (-1 for none) and the revision that changed it last."""
+    """For each row its id in the journal, its id since, GONE or UNTOLD, and the revision that changed it last."""
     columns = [pa.array(ids), pa.array(row_ids), pa.array(revisions)]
     return _dump(pa.RecordBatch.from_arrays(columns, names=[_ID, _NEW_ID, _REVISION]))
 
@@ -128,6 +138,11 @@ class Applied:
     def has_ids_between(self, low: int, high: int) -> bool:
         return self._new[0] <= high and low <= self._new[1]
 
+    def knows(self, ids: Ids) -> NDArray[np.bool_]:
+        """True for each of these of which it says what became of the row."""
+        places = positions_in(self._ids, ids)
+        return (places >= 0) & (self._row_ids[places] != UNTOLD) if len(self._ids) else places >= 0
+
     def resolve(self, ids: Ids) -> Ids:
         """For ids of the journal those that the rows have since; those of rows that are gone stay, and others."""
         if not len(self._ids):
@@ -162,6 +177,12 @@ class Net:
         """Rows of the snapshot that are not as it has them."""
         ids: Ids = self.ids[(self.changes == RowChange.UPDATED) | (self.changes == RowChange.DELETED)]
         return ids
+
+    @cached_property
+    def lost(self) -> Ids:
+        """Rows that were new in the journal, are changed or deleted by an entry, and are nowhere to be found."""
+        lost: Ids = self.hidden[self.hidden >= FIRST_ID]
+        return lost
 
     @cached_property
     def visible(self) -> NDArray[np.bool_]:
@@ -265,6 +286,50 @@ def resolved(ids: Ids, flushes: Iterable[Applied]) -> Ids:
     return ids
 
 
+def unknown_among(ids: Ids, journal: TableJournal) -> Ids:
+    """Ids that the journal gave to rows of which it does not know any more what became of them."""
+    unknown = ids[ids >= FIRST_ID]
+    if len(unknown):
+        unknown = unknown[positions_in(net_of(journal).ids, unknown) < 0]
+        for flush in applied(journal):
+            unknown = unknown[~flush.knows(unknown)]
+    return unknown
+
+
+def require_known(journal: TableJournal) -> Net:
+    """What the entries come to. InternalError, and nothing may be done with them, if one is about an unknown row."""
+    net = net_of(journal)
+    if len(net.lost):
+        raise InternalError(
+            f"the journal of table '{journal.table}' has changes of {len(net.lost):,} rows that cannot be found, the "
+            f"first with id {net.lost[0]}: they are kept and not applied; 'sparkport check' names the entries"
+        )
+    return net
+
+
+def lost_among(entries: Iterable[Entry]) -> Ids:
+    """Rows that were new in the journal and that entries change or delete, without one among them that has them."""
+    rows = [entry_rows(entry) for entry in entries]
+    ids, changes = (
+        np.concatenate([NO_IDS, *(r.ids for r in rows)]),
+        np.concatenate([NO_IDS, *(r.changes for r in rows)]),
+    )
+    inserted = changes == RowChange.INSERTED
+    named = ascending(ids[~inserted & (ids >= FIRST_ID)])
+    return named[positions_in(ascending(ids[inserted]), named) < 0]
+
+
+def moved(entry: Entry, flushes: Iterable[Applied]) -> Entry:
+    """The same about rows by the ids that flushes have given them; itself if it is about none of those."""
+    ids = entry_rows(entry).ids
+    now = resolved(ids, flushes)
+    if now is ids or np.array_equal(now, ids):
+        return entry
+    table = _load(entry.body)
+    batch = table.set_column(0, table.schema.field(0), pa.array(now)).combine_chunks().to_batches()[0]
+    return replace(entry, body=_dump(batch))
+
+
 def _extended(net: Net, fresh: Sequence[EntryRows], flushes: Sequence[Applied]) -> Net:
     segments = list(net.segments)
     offset = sum(segment.num_rows for segment in segments)
@@ -275,10 +340,9 @@ def _extended(net: Net, fresh: Sequence[EntryRows], flushes: Sequence[Applied]) 
     at = 0
     for rows, row_ids in zip(fresh, ids, strict=True):
         for row_id, change in zip(row_ids.tolist(), rows.changes.tolist(), strict=True):
-            if row_id >= 0:  # else it is gone since
-                known = -1 if before[at] < 0 else int(net.changes[before[at]])
-                earlier = state[row_id][0] if row_id in state else known
-                state[row_id] = (_combined(earlier, change), rows.revision, offset)
+            known = -1 if before[at] < 0 else int(net.changes[before[at]])
+            earlier = state[row_id][0] if row_id in state else known
+            state[row_id] = (_combined(earlier, change), rows.revision, offset)
             at += 1
             offset += 1
         _append(segments, rows.values)

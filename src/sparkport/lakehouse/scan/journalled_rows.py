@@ -18,12 +18,12 @@ from sparkport.catalog.table import ColumnStatistics
 from sparkport.errors import SparkportError
 from sparkport.filters.expressions import Expression, referenced_columns
 from sparkport.lakehouse.cached import cached_property
-from sparkport.lakehouse.catalogs.journal_records import TableJournal
+from sparkport.lakehouse.catalogs.journal_state import TableJournal
 from sparkport.lakehouse.columns.columns import Columns
 from sparkport.lakehouse.columns.types import stored_type
 from sparkport.lakehouse.iceberg.lineage import NO_IDS, Ids, Lineage, ascending, positions_in
 from sparkport.lakehouse.iceberg.manifests import DataFile
-from sparkport.lakehouse.journal.net import FIRST_ID, Applied, Net, applied, net_of, resolved
+from sparkport.lakehouse.journal.net import FIRST_ID, Applied, Net, applied, require_known, resolved, unknown_among
 from sparkport.lakehouse.scan.rows import StoredRows, TableRows
 
 __all__ = ["JournalledRows"]
@@ -42,7 +42,7 @@ class JournalledRows:
     @cached_property
     def net(self) -> Net:
         """What a stranger has deleted from the snapshot stays deleted, whatever the journal has made of it before."""
-        net = net_of(self.journal)
+        net = require_known(self.journal)
         if not len(net.hidden) or self._changed_by_us_alone():
             return net
         there = self.published.lineage(net.hidden).ids
@@ -94,6 +94,10 @@ class JournalledRows:
     def resolve(self, ids: Ids) -> Ids:
         """Ids that clients were given before a flush, as they are now."""
         return resolved(ids, self._flushes)
+
+    def unknown(self, ids: Ids) -> Ids:
+        """Those of these that ``resolve`` leads nowhere: what became of the rows is not known any more."""
+        return unknown_among(ids, self.journal)
 
     def scan(self, request: ScanRequest, part: range | None = None, *, without: Ids | None = None) -> Scan:
         """The journal's rows are in the first of several parts."""

@@ -24,6 +24,7 @@ from sparkport.lakehouse.iceberg.metadata import TableMetadata
 from sparkport.lakehouse.iceberg.plan import DataFile, SnapshotPlan, plan, split
 from sparkport.lakehouse.iceberg.prune import by_filter, by_row_ids
 from sparkport.lakehouse.iceberg.small_files import small_file
+from sparkport.lakehouse.journal.net import FIRST_ID
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.scan.client_reads import duckdb_calls
 from sparkport.lakehouse.scan.read import SEQUENCE, Reader, RowStream
@@ -209,6 +210,10 @@ class TableRows:
     def resolve(self, ids: Ids) -> Ids:
         """Ids that clients were given earlier, as they are now."""
         return ids
+
+    def unknown(self, ids: Ids) -> Ids:
+        """Those of these that a journal has given, of which nothing is left here."""
+        return ids[ids >= FIRST_ID]
 
     def has_null(self, column: str) -> bool:
         with closing(self._stream([str(self.columns.field(column)["name"])], self._plan)) as stream:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -15,7 +14,7 @@ from sparkport.catalog.ddl import MERGE_COLUMNS
 from sparkport.catalog.table import Key
 from sparkport.errors import FailedPrecondition, NotFound, SparkportError, Unsupported
 from sparkport.lakehouse.cached import cached_property
-from sparkport.lakehouse.catalogs.journal_records import TableJournal
+from sparkport.lakehouse.catalogs.journal_state import TableJournal
 from sparkport.lakehouse.columns.columns import CHECKS, Columns, Json, read_columns, tags_in
 from sparkport.lakehouse.columns.keys import UNIQUE, is_readable, read_keys
 from sparkport.lakehouse.iceberg.metadata import TableMetadata, load
@@ -45,7 +44,8 @@ class VersionLoader(RowSource):
 class TableVersion:
     """``snapshot`` and ``schema_id`` say which of the states in the metadata is meant: the current one if None.
 
-    ``journal`` is what is laid over it: changes that Spark has not applied yet.
+    ``journal`` is what is laid over it: changes that Spark has not applied yet. ``twin`` is another table with the same
+    uuid, whose journal it is: others have given one metadata file two names.
     """
 
     table: TableName
@@ -54,10 +54,10 @@ class TableVersion:
     snapshot: tuple[int | None] | None = None
     schema_id: int | None = None
     journal: TableJournal | None = None
+    twin: TableName | None = None
 
-    def with_journal(self, journals: Mapping[str, TableJournal]) -> TableVersion:
-        """The table with its part of the journal, which goes by the tables' uuids: another may have had its name."""
-        journal = journals.get(self.uuid)
+    def with_journal(self, journal: TableJournal | None) -> TableVersion:
+        """The table with its part of the journal."""
         if journal is None:
             return self
         version = replace(self, journal=journal)
@@ -88,6 +88,11 @@ class TableVersion:
     def no_journal(self) -> SparkportError | None:
         """Why not: the journal gives rows ids before Spark writes them, in the order in which they are written."""
         name, metadata = self.table.name, self.metadata
+        if self.twin is not None:
+            return FailedPrecondition(
+                f"tables '{self.table}' and '{self.twin}' are one by their uuid, and the journal belongs to the "
+                f"second: changes of '{name}' go through Spark"
+            )
         if not self.has_row_ids:
             return FailedPrecondition(
                 f"table '{name}' is of format v{self.format_version}, which has no row ids: "

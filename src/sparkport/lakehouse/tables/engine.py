@@ -20,7 +20,7 @@ from sparkport.errors import (
     TransactionNotActive,
 )
 from sparkport.lakehouse.catalogs.database import Work
-from sparkport.lakehouse.catalogs.journal_records import TableJournal
+from sparkport.lakehouse.catalogs.journal_state import TableJournal
 from sparkport.lakehouse.catalogs.pointers import Edit, JournalMoved, Moved
 from sparkport.lakehouse.journal.settings import JournalSettings
 from sparkport.lakehouse.names import TableName
@@ -176,7 +176,7 @@ class LakeEngine:
             return {}
         view = transaction.state
         places = {table: view.location(table) for table in sorted(view.read)}
-        return {t: None if place is None else view.seen(self.versions.at(t, place)) for t, place in places.items()}
+        return {t: None if place is None else self.views.seen(view, t, place) for t, place in places.items()}
 
     def _commit(
         self,
@@ -316,7 +316,7 @@ class LakeEngine:
             assert records is not None
             view, _ = records.advance(work)
             journal = view.by_uuid.get(seen.uuid)
-            if journal is not None and journal.entries:
+            if journal is not None and journal.entries and seen.twin is None:
                 raise JournalMoved(edit.table)
 
         return self.storage.pointers.commit([edit], with_journal=None if records is None else check)[edit.table]

@@ -9,7 +9,7 @@ import time
 
 from sparkport.catalog.figures import Distribution
 from sparkport.errors import Conflict, InternalError, NotFound, Unavailable
-from sparkport.lakehouse.catalogs.journal_records import JournalView
+from sparkport.lakehouse.catalogs.journal_state import JournalView
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.scan.version import TableVersion
 from sparkport.lakehouse.tables.storage import Storage

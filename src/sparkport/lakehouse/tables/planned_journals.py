@@ -6,7 +6,7 @@ import threading
 from collections import Counter, OrderedDict
 from dataclasses import replace
 
-from sparkport.lakehouse.catalogs.journal_records import Entry, TableJournal
+from sparkport.lakehouse.catalogs.journal_state import Entry, TableJournal
 from sparkport.lakehouse.catalogs.pointers import Pointers
 
 __all__ = ["PlannedJournals"]

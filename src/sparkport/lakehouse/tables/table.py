@@ -253,7 +253,7 @@ class LakeTable(
         journal = self._engine.planned.find(version.uuid, *part.journal)
         if journal is None:
             raise Conflict(f"table '{self.name}' has changed since the scan was planned; run the query again")
-        return version.with_journal({journal.uuid: journal})
+        return version.with_journal(journal)
 
     def _replaced(self) -> Conflict:
         return Conflict(f"table '{self.name}' is no longer the one that the scan was planned for; run the query again")

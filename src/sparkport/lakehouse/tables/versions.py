@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from dataclasses import replace
 
 from sparkport.errors import SparkportError
 from sparkport.lakehouse.cache import BoundedCache
+from sparkport.lakehouse.catalogs.journal_state import JournalView
 from sparkport.lakehouse.catalogs.pointers import Cut, Pointers
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.scan.version import TableVersion, VersionLoader
@@ -31,7 +34,29 @@ class TableVersions:
     def current(self, table: TableName) -> TableVersion | None:
         """A table as it is now."""
         location, journal = self._pointers.place(table)
-        return None if location is None else self.at(table, location).with_journal(journal.by_uuid)
+        return None if location is None else self.laid_over(self.at(table, location), journal, self._pointers.location)
+
+    def laid_over(
+        self, version: TableVersion, journal: JournalView, locate: Callable[[TableName], str | None]
+    ) -> TableVersion:
+        """A table with its part of the journal. ``locate`` says where other tables are at that instant.
+
+        The journal follows a table that others rename. Where the name that it knows is there, with the same uuid, this
+        is another table.
+        """
+        part = journal.by_uuid.get(version.uuid)
+        if part is None or part.table == version.table:
+            return version.with_journal(part)
+        place = locate(part.table)
+        if place is None or self._uuid(part.table, place) != version.uuid:
+            return version.with_journal(part)
+        return replace(version, twin=part.table)
+
+    def _uuid(self, table: TableName, location: str) -> str | None:
+        try:
+            return self.at(table, location).uuid
+        except SparkportError:  # one that cannot be read is no table's other name
+            return None
 
     def at(self, table: TableName, location: str) -> TableVersion:
         """Without a journal."""
@@ -43,7 +68,7 @@ class TableVersions:
             location = cut.tables.get(table)
             if location is None:  # dropped since the names were listed
                 return None
-            version = self.at(table, location).with_journal(cut.journal.by_uuid)
+            version = self.laid_over(self.at(table, location), cut.journal, cut.tables.get)
             version.fingerprint  # noqa: B018 - looks at the columns, which may be of a type that is not known here
         except SparkportError as exc:
             logger.warning("table '%s' is left out of the listing: %s", table, exc)

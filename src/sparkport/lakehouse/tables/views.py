@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sparkport.catalog.context import CallContext
-from sparkport.lakehouse.catalogs.journal_records import JournalView, TableJournal
+from sparkport.lakehouse.catalogs.journal_state import JournalView, TableJournal
 from sparkport.lakehouse.catalogs.pointers import Cut, OutcomeUnknown, OverlaidTables, Pointers
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.scan.version import TableVersion
@@ -40,10 +40,6 @@ class LakeView:
 
     def location(self, table: TableName) -> str | None:
         return self.pins[table] if table in self.pins else self.cut.tables.get(table)
-
-    def seen(self, version: TableVersion) -> TableVersion:
-        """A table with the journal that was laid over it when the transaction began, or by its own changes since."""
-        return version.with_journal(self.journals if version.uuid in self.journals else self.cut.journal.by_uuid)
 
     def journal(self) -> JournalView:
         now = self.cut.journal
@@ -82,7 +78,11 @@ class Views:
             if transaction is None:
                 return self._versions.current(table)
             location = self._follow(ctx, transaction.state, table)
-        return None if location is None else transaction.state.seen(self._versions.at(table, location))
+        return None if location is None else self.seen(transaction.state, table, location)
+
+    def seen(self, view: LakeView, table: TableName, location: str) -> TableVersion:
+        """A table with the journal that was laid over it when the transaction began, or by its own changes since."""
+        return self._versions.laid_over(self._versions.at(table, location), view.journal(), view.location)
 
     def _follow(self, ctx: CallContext, view: LakeView, table: TableName) -> str | None:
         """Where a transaction sees a table, moved on by what the caller itself has created or altered since."""
@@ -105,15 +105,14 @@ class Views:
         began = None if seen is None else self.session_ddl.moved_from(ctx, table, since=view.since)
         if seen is None or began is None or began == seen:
             return seen
-        same = self._applied(table, began).same_rows_as(view.seen(self._versions.at(table, seen)))
+        same = self._applied(table, began).same_rows_as(self.seen(view, table, seen))
         return began if same else seen
 
     def _applied(self, table: TableName, location: str) -> TableVersion:
         """A table of which nothing is in the journal, with what is known of what was."""
         version, records = self._versions.at(table, location), self._pointers.journal
-        journal = None if records is None else records.newest.by_uuid.get(version.uuid)
-        return (
-            version
-            if journal is None
-            else version.with_journal({version.uuid: journal.applied_by(version.sequence_number)})
-        )
+        if records is None:
+            return version
+        version = self._versions.laid_over(version, records.newest, self._pointers.location)
+        journal = version.journal
+        return version if journal is None else version.with_journal(journal.applied_by(version.sequence_number))

@@ -23,7 +23,8 @@ from sparkport.errors import (
     Unavailable,
     without_places,
 )
-from sparkport.lakehouse.catalogs.journal_records import JournalRecords, JournalStatus, TableJournal
+from sparkport.lakehouse.catalogs.journal_records import JournalRecords
+from sparkport.lakehouse.catalogs.journal_state import JournalStatus, TableJournal
 from sparkport.lakehouse.catalogs.pointers import Edit, Moved
 from sparkport.lakehouse.iceberg.edits import set_properties
 from sparkport.lakehouse.names import TableName

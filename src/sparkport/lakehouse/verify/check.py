@@ -107,7 +107,7 @@ def _journal(catalog: HeldCatalog) -> Findings:
     return findings
 
 
-def _loaded(catalog: HeldCatalog, contents: Contents) -> dict[str, TableMetadata]:
+def _loaded(catalog: HeldCatalog, contents: Contents) -> dict[TableName, TableMetadata]:
     tables = {}
     for pointer in contents.pointers:
         if not pointer.is_view:
@@ -115,5 +115,5 @@ def _loaded(catalog: HeldCatalog, contents: Contents) -> dict[str, TableMetadata
                 metadata = load(catalog.files, pointer.location)
             except SparkportError:
                 continue  # that is a finding of the table's own
-            tables[metadata.uuid] = metadata
+            tables[pointer.table] = metadata
     return tables

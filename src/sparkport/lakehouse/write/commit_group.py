@@ -19,7 +19,8 @@ import numpy as np
 from sparkport.catalog.steps import step
 from sparkport.errors import Conflict, SparkportError, TableNotFound, TransactionNotActive, Unavailable
 from sparkport.lakehouse.catalogs.database import Work
-from sparkport.lakehouse.catalogs.journal_records import JournalRecords, TableJournal
+from sparkport.lakehouse.catalogs.journal_records import JournalRecords
+from sparkport.lakehouse.catalogs.journal_state import TableJournal
 from sparkport.lakehouse.catalogs.pointers import Edit, JournalMoved, Moved, Pointers
 from sparkport.lakehouse.faults import fault
 from sparkport.lakehouse.iceberg.lineage import NO_IDS, Ids, ascending, positions_in
@@ -343,7 +344,7 @@ class CommitGroup:
         def check(work: Work) -> None:
             view, _ = records.advance(work)
             for table, version in decided.items():
-                now = view.by_uuid.get(version.uuid)
+                now = None if version.twin is not None else view.by_uuid.get(version.uuid)
                 is_later = now is not None and now.last > version.revision
                 if is_later and (table in read or touches_since(now, version.revision, ids[table])):
                     raise JournalMoved(table)

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from sparkport.lakehouse.catalogs.database import Work
-from sparkport.lakehouse.catalogs.journal_records import Flush, JournalRecords, TableJournal
+from sparkport.lakehouse.catalogs.journal_records import JournalRecords
+from sparkport.lakehouse.catalogs.journal_state import Flush, TableJournal
 from sparkport.lakehouse.catalogs.pointers import Edit, JournalMoved
 from sparkport.lakehouse.columns.types import stored_type
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg.lineage import Ids, positions_in
 from sparkport.lakehouse.iceberg.manifests import DataFile, read_manifest, read_manifest_list
 from sparkport.lakehouse.iceberg.metadata import Snapshot, TableMetadata
-from sparkport.lakehouse.journal.net import Net, RowChange, flush_body, net_of
+from sparkport.lakehouse.journal.net import (
+    GONE,
+    UNTOLD,
+    Net,
+    RowChange,
+    applied,
+    flush_body,
+    lost_among,
+    moved,
+    net_of,
+    require_known,
+)
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.scan.version import TableVersion
 from sparkport.lakehouse.spark.staging import StagedRows, Staging
@@ -38,7 +49,7 @@ class TablePart:
 
     @property
     def net(self) -> Net:
-        return net_of(self.journal)
+        return require_known(self.journal)
 
     @property
     def rows(self) -> int:
@@ -119,11 +130,11 @@ class JournalFlush:
     def __init__(self, files: FileSystem, parts: Mapping[TableName, TablePart]) -> None:
         self._files = files
         self._parts = parts
-        self._untold: set[TableName] = set()
 
     def part(self, records: JournalRecords, edits: Sequence[Edit]) -> Callable[[Work], None]:
         by_table = {edit.table: edit for edit in edits}
-        flushes = {table: self._flush(part, by_table.get(table)) for table, part in self._parts.items()}
+        now = records.clock()
+        flushes = {table: self._flush(part, by_table.get(table), now) for table, part in self._parts.items()}
 
         def write(work: Work) -> None:
             view, revision = records.advance(work)
@@ -131,22 +142,35 @@ class JournalFlush:
                 now = view.by_uuid.get(part.journal.uuid)
                 if now is None or now.flushed != part.journal.flushed or now.table != table:
                     raise JournalMoved(table)
-                if table in self._untold and now.last > part.journal.last:
-                    raise JournalMoved(table)  # later entries may be about rows that could not be found again
+                self._move_later(records, work, now, flushes[table])
                 records.flush(work, now, flushes[table], revision)
 
         return write
 
-    def _flush(self, part: TablePart, edit: Edit | None) -> Flush:
+    def _move_later(self, records: JournalRecords, work: Work, journal: TableJournal, flush: Flush) -> None:
+        """Entries that came meanwhile name rows as they were: from now on by the ids that are published.
+
+        JournalMoved, so that Spark does it again, if one of those rows cannot be told by its id.
+        """
+        later = [entry for entry in journal.entries if entry.revision > flush.flushed]
+        flushes = applied(replace(journal, flushes=(*journal.flushes, flush))) if later else []
+        entries = [moved(entry, flushes) for entry in later]
+        if len(lost_among(entries)):
+            raise JournalMoved(journal.table)
+        for before, entry in zip(later, entries, strict=True):
+            if entry is not before:
+                records.move(work, journal, entry)
+
+    def _flush(self, part: TablePart, edit: Edit | None, now: float) -> Flush:
         net = part.net
         made = [] if edit is None else _made(edit)
-        row_ids = np.where(net.changes == RowChange.UPDATED, net.ids, -1)
+        row_ids = np.where(net.changes == RowChange.UPDATED, net.ids, GONE)
         inserted = net.changes == RowChange.INSERTED
         if bool(inserted.any()):
             row_ids[inserted] = self._new_ids(part, made, int(np.count_nonzero(inserted)))
-        sequences = [snapshot.sequence_number for snapshot in made] or [1, 0]
-        body = flush_body(net.ids, row_ids, net.revisions)
-        return Flush(part.journal.last, sequences[0], sequences[-1], time.time(), body)
+        at = part.version.sequence_number
+        first, last = (made[0].sequence_number, made[-1].sequence_number) if made else (at + 1, at)
+        return Flush(part.journal.last, first, last, now, flush_body(net.ids, row_ids, net.revisions))
 
     def _new_ids(self, part: TablePart, made: Sequence[Snapshot], count: int) -> Ids:
         """What ids new rows have got: they are in one file, in their order."""
@@ -161,9 +185,8 @@ class JournalFlush:
             if len(added) == 1 and added[0].record_count == count and added[0].first_row_id is not None:
                 return np.arange(added[0].first_row_id, added[0].first_row_id + count, dtype=np.int64)
             break  # a second snapshot has changed rows
-        self._untold.add(part.version.table)
         logger.warning("new rows of '%s' cannot be told by the ids that they had in the journal", part.version.table)
-        return np.full(count, -1, np.int64)
+        return np.full(count, UNTOLD, np.int64)
 
 
 def _made(edit: Edit) -> list[Snapshot]:

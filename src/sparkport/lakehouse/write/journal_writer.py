@@ -20,7 +20,8 @@ from sparkport.catalog.figures import Distribution
 from sparkport.catalog.row_ids import ROW_ID
 from sparkport.errors import Conflict, SparkportError, TransactionNotActive, Unavailable
 from sparkport.lakehouse.catalogs.database import Work
-from sparkport.lakehouse.catalogs.journal_records import Entry, JournalRecords, TableJournal
+from sparkport.lakehouse.catalogs.journal_records import JournalRecords
+from sparkport.lakehouse.catalogs.journal_state import Entry, TableJournal
 from sparkport.lakehouse.catalogs.pointers import JournalMoved, Pointers
 from sparkport.lakehouse.columns.storage import conformed_batch
 from sparkport.lakehouse.columns.types import stored_type
@@ -365,6 +366,9 @@ class JournalWriter:
             journal = journals.get(version.uuid)
             if journal is None:
                 continue
+            known = None if version.journal is None else version.journal.table
+            if journal.table not in (version.table, known):  # another with the same uuid has come first
+                raise _Stale(member, table)
             if journal.flushed != (0 if version.journal is None else version.journal.flushed):
                 raise _Stale(member, table)
             if table in member.request.reads and journal.last > version.revision:

@@ -24,7 +24,7 @@ from sparkport.catalog.table import Key
 from sparkport.errors import DuplicateKey, ResourceExhausted
 from sparkport.filters.expressions import Between, Column, Expression, In, Literal, SqlType, conjunction
 from sparkport.filters.types import arrow_sql_type
-from sparkport.lakehouse.catalogs.journal_records import Entry, TableJournal
+from sparkport.lakehouse.catalogs.journal_state import Entry, TableJournal
 from sparkport.lakehouse.columns.columns import Json
 from sparkport.lakehouse.columns.storage import conformed_batch
 from sparkport.lakehouse.columns.types import stored_type
