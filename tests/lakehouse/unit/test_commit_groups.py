@@ -44,7 +44,7 @@ class _Version:
     location = "here"
     journal, revision, is_journalled = None, 0, False
     columns = SimpleNamespace(takes_rows_of=lambda _: True)
-    keys = ()
+    checks = keys = ()
     metadata = SimpleNamespace(descends_from=lambda *_: True)
     rows = SimpleNamespace(lineage=lineage, resolve=lambda ids: ids)
 

@@ -227,6 +227,7 @@ def version(pointers: SqlPointers, files: FileSystem) -> Any:
     metadata = current_metadata(pointers, files, T)
     columns = SimpleNamespace(takes_rows_of=lambda _: True, fields=[])
     return SimpleNamespace(
+        checks=(),
         keys=(),
         table=T,
         uuid=metadata.uuid,

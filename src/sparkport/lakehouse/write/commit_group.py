@@ -16,6 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
+from sparkport.catalog.context import CallContext, entered
 from sparkport.catalog.steps import step
 from sparkport.errors import Conflict, SparkportError, TableNotFound, TransactionNotActive, Unavailable
 from sparkport.lakehouse.catalogs.database import Work
@@ -29,6 +30,7 @@ from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.scan.version import JOURNAL, TableVersion
 from sparkport.lakehouse.write.applier import Applier, Staged
 from sparkport.lakehouse.write.change_set import ChangeSet, TablePlan
+from sparkport.lakehouse.write.checks import require_checks_hold
 from sparkport.lakehouse.write.conflicts import Decision, check_reads, decide, read_lineages
 from sparkport.lakehouse.write.keys import AddedKey, GroupKeys, adds_since
 from sparkport.lakehouse.write.staged import LeftInTheOpen
@@ -202,16 +204,17 @@ class CommitGroup:
                 check_reads(member.request.reads, versions)
                 member.decisions = {t: decide(change, versions[t], lineages) for t, change in member.changes.items()}
                 self._require_flushed(member, versions)
-                if member.request.flush is None and not keys.admit(member.changes, member.decisions):
-                    continue
+                if member.request.flush is None:
+                    with entered(CallContext()):  # that the leader's call was cancelled is not about this member
+                        require_checks_hold(member.changes, member.decisions, versions, lineages)
+                    if not keys.admit(member.changes, member.decisions):
+                        continue
             except SparkportError as exc:
                 member.outcome = exc
                 continue
             request = member.request
-            if request.flush is not None:
-                group.admit(member)
-                continue
-            if request.transaction is None and not request.reads and not any(map(member.writes, request.changes)):
+            is_noted = request.flush is not None or request.transaction is not None or request.reads
+            if not is_noted and not any(map(member.writes, request.changes)):
                 member.outcome = Committed({}, member.rows)
                 continue
             group.admit(member)

@@ -31,6 +31,7 @@ from sparkport.lakehouse.journal.settings import JournalSettings
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.scan.version import TableVersion
 from sparkport.lakehouse.write.change_set import CHANGED_ID, ChangeSet, changed_column
+from sparkport.lakehouse.write.checks import require_checks_hold
 from sparkport.lakehouse.write.commit_group import CommitRequest, Committed, quoted_names
 from sparkport.lakehouse.write.conflicts import Decision, check_reads, decide, read_lineages
 from sparkport.lakehouse.write.keys import AddedKey, added_keys, adds_since, require_unique, rows_with_keys
@@ -150,6 +151,7 @@ class JournalWriter:
         check_reads(request.reads, versions)
         lineages = read_lineages(request.changes.values(), versions)
         decisions = {t: decide(change, versions[t], lineages) for t, change in request.changes.items()}
+        require_checks_hold(request.changes, decisions, versions, lineages)
         if not all(version.is_journalled for t in request.changes if (version := versions[t]) is not None):
             return None
         rows = sum(change.inserted for change in request.changes.values())
