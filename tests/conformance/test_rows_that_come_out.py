@@ -106,3 +106,13 @@ def test_a_transaction_meets_the_other_update_as_a_conflict(engine: EngineUnderT
     with pytest.raises(Conflict):
         commit(transaction)
     assert rows(ground)[1] == (1, 3)
+
+
+def test_rows_that_were_given_back_are_those_that_come_out(engine: EngineUnderTest) -> None:
+    """Else a client was told of a row that there never was."""
+    ground = made(engine)
+    first = sent(ground, returning=True, low=5)
+    update(ground, high=3)
+    with pytest.raises(Conflict):
+        first.finish()
+    assert rows(ground)[1] == (1, 3)

@@ -218,7 +218,7 @@ class LakeStatement(Statement):
             if change is not self._change:  # another statement of the transaction has been committed meanwhile
                 self._change, self._since = change, change.step
             return self._defer(transaction, change, self._staged)
-        change_set = self._change_set(self._staged, pinned=transaction is not None)
+        change_set = self._change_set(self._staged)
         fault("stage.after")
         changes = {self._version.table: change_set}
         return self._engine.commit_statement(self._ctx, transaction, changes, self._request.statement)
@@ -227,7 +227,7 @@ class LakeStatement(Statement):
         """What a part of another statement wants to be committed; None for nothing."""
         if self._staged is None or not self._staged.rows:
             return None
-        return self._change_set(self._staged, pinned=self._transaction is not None)
+        return self._change_set(self._staged)
 
     def _defer(self, transaction: Transaction[LakeView], change: TableChange, staged: StagedRows) -> int:
         """Put the rows into the transaction's net change; one that commits each statement commits it at once."""
@@ -249,9 +249,11 @@ class LakeStatement(Statement):
             returned=self._version.table if handed_out else None,
         )
 
-    def _change_set(self, staged: StagedRows, *, pinned: bool) -> ChangeSet:
+    def _change_set(self, staged: StagedRows) -> ChangeSet:
         if self._request.change is Change.INSERT:
             return ChangeSet(base=self._version, inserts=staged, pinned=False, new_ids=self._new_ids())
+        # Rows that were handed out are those that are changed.
+        pinned = self._transaction is not None or self._request.returning
         sent = _SentIds.from_parts(self._ids)
         self._ids.clear()
         ids = sent.ids
