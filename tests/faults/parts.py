@@ -12,14 +12,18 @@ from typing import Protocol
 from tests.faults.cases import Case, run
 from tests.faults.database import HeldCommit, database_cases, held_commits, hold_commit, troubled
 from tests.faults.rig import Rig, Rows, as_rows
+from tests.faults.schemas import SchemaWalk, schema_walks, walk
 from tests.faults.summary import Result
 from tests.faults.transactions import TRANSACTIONS, run_transaction
+from tests.support.lakehouse import Lake
 from tests.support.postgres import PostgresCluster, postgres_cluster
 
+from sparkport.lakehouse.journal.settings import JournalSettings
+from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.spark.server import SparkServer
 
-__all__ = ["Database", "Faults", "HeldCommits", "Item", "Part", "Place"]
+__all__ = ["Database", "Faults", "HeldCommits", "Item", "Part", "Place", "Schemas"]
 
 
 class Item(Protocol):
@@ -157,3 +161,18 @@ class HeldCommits(Part):
         folder = place.folder / f"held-{item.number}"
         hold_commit(item, folder, place.postgres, spark=place.spark("postgresql").url)
         return Result(what=str(item), said="happened", kills=2, lost=1)
+
+
+class Schemas(Part):
+    """Columns that others change while rows wait in the journal."""
+
+    def items(self, seed: int) -> Sequence[Item]:
+        return schema_walks(seed)
+
+    def run(self, item: Item, place: Place, catalog: str | None) -> Result:
+        assert isinstance(item, SchemaWalk)
+        settings = LakehouseSettings(warehouse=str(place.folder / f"schemas-{item.number}"))
+        journal = JournalSettings(new_tables=True, seconds=3_600.0)
+        with Lakehouse(settings, spark=place.spark("sqlite"), journal=journal) as opened:
+            walk(item, Lake(opened))
+        return Result(what=str(item), said="happened")

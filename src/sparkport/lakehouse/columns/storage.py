@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 
 from sparkport.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
 from sparkport.lakehouse.columns.type_table import is_list
-from sparkport.lakehouse.columns.types import IcebergType, stored_type
+from sparkport.lakehouse.columns.types import stored_type
 
-__all__ = ["conformed_batch", "evolved", "from_stored", "to_stored"]
+__all__ = ["conformed", "conformed_batch", "from_stored", "list_offsets", "map_entries", "to_stored"]
 
 _INFINITE = 2**63 - 1
 """DuckDB's infinity in timestamps of any unit; the negative of it is the other one."""
@@ -57,25 +57,9 @@ def conformed_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def evolved(column: pa.Array, before: IcebergType, after: IcebergType) -> pa.Array:
-    """A stored column of a table whose schema has changed since: what is within it goes by the ids of fields."""
-    stored = stored_type(after)
-    if before == after or not isinstance(before, dict) or not isinstance(after, dict):
-        return _store(column, stored)
-    if after["type"] == "struct":
-        places = {field["id"]: (at, field["type"]) for at, field in enumerate(before["fields"])}
-        children = []
-        for field in after["fields"]:
-            at, kind = places.get(field["id"], (-1, None))
-            missing = pa.nulls(len(column), stored_type(field["type"]))
-            children.append(missing if kind is None else evolved(column.field(at), kind, field["type"]))
-        return pa.StructArray.from_arrays(children, fields=list(stored), mask=column.is_null())
-    if after["type"] == "list":
-        items = evolved(pc.list_flatten(column), before["element"], after["element"])
-        return pa.ListArray.from_arrays(_offsets(column), items, type=stored, mask=column.is_null())
-    offsets, keys, values = _entries(column)
-    keys, values = evolved(keys, before["key"], after["key"]), evolved(values, before["value"], after["value"])
-    return pa.MapArray.from_arrays(offsets, keys, values, type=stored, mask=column.is_null())
+def conformed(column: pa.Array, stored: pa.DataType) -> pa.Array:
+    """One such column."""
+    return _store(column, stored)
 
 
 def _store(column: pa.Array, stored: pa.DataType) -> pa.Array:
@@ -88,9 +72,9 @@ def _store(column: pa.Array, stored: pa.DataType) -> pa.Array:
         return _uuid_text(column.storage) if declared.extension_name == "arrow.uuid" else _store(column.storage, stored)
     if is_list(declared):
         items = _store(pc.list_flatten(column), stored.value_type)
-        return pa.ListArray.from_arrays(_offsets(column), items, type=stored, mask=column.is_null())
+        return pa.ListArray.from_arrays(list_offsets(column), items, type=stored, mask=column.is_null())
     if pa.types.is_map(declared):
-        offsets, keys, values = _entries(column)
+        offsets, keys, values = map_entries(column)
         keys, values = _store(keys, stored.key_type), _store(values, stored.item_type)
         return pa.MapArray.from_arrays(offsets, keys, values, type=stored, mask=column.is_null())
     if pa.types.is_union(declared):
@@ -128,7 +112,7 @@ def _load(column: pa.Array, declared: pa.DataType) -> pa.Array:
     if is_list(declared):
         return _load_list(column, declared)
     if pa.types.is_map(declared):
-        offsets, keys, values = _entries(column)
+        offsets, keys, values = map_entries(column)
         keys, values = _load(keys, declared.key_type), _load(values, declared.item_type)
         return pa.MapArray.from_arrays(offsets, keys, values, type=declared, mask=column.is_null())
     if pa.types.is_union(declared):
@@ -212,14 +196,14 @@ def _dictionary(values: pa.Array, declared: pa.DataType) -> pa.Array:
 # Lists, maps and unions, taken apart and put together. Slices and values hidden under nulls are taken care of here.
 
 
-def _offsets(column: pa.Array) -> pa.Array:
+def list_offsets(column: pa.Array) -> pa.Array:
     lengths = pc.list_value_length(column).fill_null(0).cast(pa.int32())
     return pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum_checked(lengths)])
 
 
 def _load_list(column: pa.Array, declared: pa.DataType) -> pa.Array:
     items = _load(pc.list_flatten(column), declared.value_type)
-    offsets, mask = _offsets(column), column.is_null()
+    offsets, mask = list_offsets(column), column.is_null()
     if pa.types.is_fixed_size_list(declared):
         return _fixed_size_list(items, offsets, declared=declared, mask=mask)
     if pa.types.is_list(declared):
@@ -246,7 +230,7 @@ def _row_numbers(count: int) -> pa.Array:
     return pa.array(range(count), pa.int32())
 
 
-def _entries(column: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
+def map_entries(column: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
     offsets = column.offsets
     start = offsets[0].as_py()
     count = offsets[-1].as_py() - start

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from sparkport.errors import InternalError
 from sparkport.lakehouse.cached import cached_property
 from sparkport.lakehouse.catalogs.journal_state import NET, NET_BEFORE, Entry, Flush, TableJournal
-from sparkport.lakehouse.columns.storage import evolved
+from sparkport.lakehouse.columns.older_rows import evolved, initial_values
 from sparkport.lakehouse.columns.types import stored_type
 from sparkport.lakehouse.iceberg.lineage import NO_IDS, Ids, ascending, positions_in
 
@@ -199,7 +199,7 @@ class Net:
         return replace(self, changes=changes)
 
     def values(self, fields: Fields, names: Sequence[str], chosen: NDArray[np.bool_]) -> list[pa.Array]:
-        """Columns of some rows as they are stored, in the order of ids. What an entry did not have yet is NULL."""
+        """Columns of some rows as they are stored, in the order of ids."""
         places = pa.array(self.places[chosen])
         columns = []
         for field in fields:
@@ -212,7 +212,7 @@ class Net:
                     before = json.loads(segment.schema.field(name).metadata[_TYPE.encode()])
                     chunks += [evolved(chunk, before, field["type"]) for chunk in segment.column(name).chunks]
                 else:
-                    chunks.append(pa.nulls(segment.num_rows, stored))
+                    chunks.append(initial_values(field, segment.num_rows))
             taken = pa.chunked_array(chunks, stored).take(places)
             columns.append(taken.combine_chunks() if taken.num_chunks != 1 else taken.chunk(0))
         order = {name: at for at, name in enumerate(f["name"] for f in fields if f["name"] in names)}
