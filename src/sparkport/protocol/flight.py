@@ -16,6 +16,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, ti
 from google.protobuf.message import DecodeError
 
 from sparkport.errors import InvalidArgument
+from sparkport.protocol.schemas import read_schema
 
 __all__ = [
     "Action",
@@ -34,7 +35,6 @@ __all__ = [
     "SERVICE_NAME",
     "SchemaResult",
     "Ticket",
-    "check_names",
 ]
 
 FILE_NAME: Final = "Flight.proto"
@@ -167,35 +167,11 @@ def _parse(name: str, data: bytes) -> Any:
     return message
 
 
-def check_names(schema: pa.Schema) -> None:
-    """Raises ``UnicodeDecodeError`` where a name, or a time zone, is no text: pyarrow would do so later, far from where
-    it came in."""
-
-    def check(data_type: Any) -> None:
-        if isinstance(data_type, pa.BaseExtensionType):
-            check(data_type.storage_type)
-        elif pa.types.is_dictionary(data_type):
-            check(data_type.value_type)
-        elif pa.types.is_timestamp(data_type):
-            _ = data_type.tz
-        else:
-            for index in range(data_type.num_fields):
-                field = data_type.field(index)
-                _ = field.name
-                check(field.type)
-
-    for field in schema:
-        _ = field.name
-        check(field.type)
-
-
 def _read_schema(data: bytes) -> pa.Schema:
     try:
-        schema = pa.ipc.read_schema(pa.py_buffer(data))
-        check_names(schema)
+        return read_schema(data)
     except Exception as exc:  # whatever pyarrow raises over these bytes, the bytes are at fault
         raise InvalidArgument("not an Arrow schema in an IPC message") from exc
-    return schema
 
 
 def _read_time(message: Any) -> datetime | None:

@@ -19,7 +19,8 @@ from pyarrow import types
 from sparkport.catalog.memory_sizes import has_views, require_room, view_bytes
 from sparkport.errors import InvalidArgument, ResourceExhausted
 from sparkport.protocol import ipc
-from sparkport.protocol.flight import FlightDescriptor, check_names
+from sparkport.protocol.flight import FlightDescriptor
+from sparkport.protocol.schemas import read_schema
 from sparkport.protocol.targets import MAX_SCHEMA_BYTES
 
 __all__ = ["Account", "FlightData", "MAX_BATCH_BYTES", "StreamReader", "parse_flight_data"]
@@ -129,8 +130,7 @@ def _layout(header: bytes) -> _Layout:
 
 def _new_layout(header: bytes) -> _Layout:
     try:
-        schema = pa.ipc.read_schema(pa.py_buffer(b"".join((_CONTINUATION, _LENGTH_OF(len(header)), header))))
-        check_names(schema)
+        schema = read_schema(b"".join((_CONTINUATION, _LENGTH_OF(len(header)), header)))
         streamed = ipc.is_big_endian(header) or any(ipc.has_dictionary(field.type) for field in schema)
     except Exception as exc:  # whatever pyarrow raises over these bytes, the bytes are at fault
         raise InvalidArgument("not an Arrow schema") from exc

@@ -16,9 +16,10 @@ import pyarrow as pa
 from sparkport.catalog.memory_sizes import require_room, view_bytes
 from sparkport.catalog.scan import AsOf, AsOfUnit
 from sparkport.errors import InvalidArgument, ResourceExhausted
-from sparkport.protocol.flight import FlightDescriptor, check_names
+from sparkport.protocol.flight import FlightDescriptor
 from sparkport.protocol.ipc_metadata import decompressed_length
 from sparkport.protocol.maps import MapReader, pack
+from sparkport.protocol.schemas import check_expanded, check_names, read_schema
 
 __all__ = [
     "Kind",
@@ -147,11 +148,9 @@ def decode_schema(data: bytes, *, what: str) -> pa.Schema:
     if len(data) > MAX_SCHEMA_BYTES:
         raise ResourceExhausted(f"{what} has {len(data)} bytes, at most {MAX_SCHEMA_BYTES} are taken")
     try:
-        schema = pa.ipc.read_schema(pa.py_buffer(data))
-        check_names(schema)
+        return read_schema(data)
     except Exception as exc:  # whatever pyarrow raises over these bytes, the bytes are at fault
         raise InvalidArgument(f"{what} is not an Arrow schema") from exc
-    return schema
 
 
 def decode_arguments(data: bytes | None) -> pa.RecordBatch | None:
@@ -179,6 +178,8 @@ def _check_expanded(data: bytes) -> None:
     """A few kilobytes of compressed zeros can be gigabytes: what is too much is refused before it is made."""
     expanded = 0
     for message in pa.ipc.MessageReader.open_stream(pa.py_buffer(data)):
+        if message.type == "schema":
+            check_expanded(message.metadata.to_pybytes())
         if message.type in ("record batch", "dictionary"):
             expanded += decompressed_length(message.metadata.to_pybytes(), message.body)
         if expanded > MAX_ARGUMENT_BYTES:
