@@ -217,14 +217,14 @@ class InternalError(SparkportError):
 MESSAGE_LENGTH = 2_000
 """What is told of a message; the log has all of it."""
 
-# Between quotes a path may have blanks.
+# Between quotes a path may have blanks. Nothing is tried twice: the time grows with the text and not with its square.
 _PLACE = re.compile(
-    r"(?<=')/[^'\n]*/[^'\n]*(?=')"
+    r"(?<=')/[^'\n/]*+/[^'\n]*+(?=')"
     r"|\b[a-z][a-z0-9+.-]{0,20}:/{1,3}[^\s'\",;)\]]+"
     r"|(?<![\w.~*/-])/(?:[\w.@%+~=:-]+/)+[\w.@%+~=:-]*",
     re.IGNORECASE,
 )
-_STACK = re.compile(r"\n\s*(?:at [\w$.]+\(|Traceback |JVM stacktrace|Caused by: ).*", re.DOTALL)
+_STACK = re.compile(r"(?<!\s)[^\S\n]*+\n\s*+(?:at [\w$.]+\(|Traceback |JVM stacktrace|Caused by: ).*", re.DOTALL)
 
 
 def without_places(message: str) -> str:

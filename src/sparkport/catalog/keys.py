@@ -15,7 +15,7 @@ from sparkport.catalog.evolve import find_column
 from sparkport.catalog.table import Key
 from sparkport.errors import InvalidArgument
 
-__all__ = ["Key", "is_comparable", "keys_after", "new_keys", "primary_key"]
+__all__ = ["Key", "is_comparable", "keys_after", "new_keys", "primary_key", "require_key_length"]
 
 _MOST_KEYS = 16
 _MOST_COLUMNS = 32
@@ -40,7 +40,12 @@ def new_keys(
     keys: list[Key] = []
     if len(primary) > 1:
         raise InvalidArgument("a table has at most one PRIMARY KEY")
-    for asked in (*(_Asked(names, True) for names in primary), *(_Asked(names, False) for names in unique)):
+    # Before names are looked up, which takes a look at all columns for each of them.
+    different = dict.fromkeys(map(tuple, unique))
+    if len(primary) + len(different) > _MOST_KEYS:
+        raise InvalidArgument(f"a table has at most {_MOST_KEYS} keys, not {len(primary) + len(different)}")
+    for asked in (*(_Asked(names, True) for names in primary), *(_Asked(names, False) for names in different)):
+        require_key_length(asked.columns)
         places = [find_column(columns, name) for name in asked.columns]
         key = Key(tuple(columns.names[place] for place in places), asked.primary)
         _require_key(key, columns)
@@ -48,9 +53,12 @@ def new_keys(
             keys.append(key)
         for place in places if asked.primary else ():
             columns = columns.set(place, columns.field(place).with_nullable(False))
-    if len(keys) > _MOST_KEYS:
-        raise InvalidArgument(f"a table has at most {_MOST_KEYS} keys, not {len(keys)}")
     return tuple(keys), columns
+
+
+def require_key_length(columns: Sequence[str]) -> None:
+    if len(columns) > _MOST_COLUMNS:
+        raise InvalidArgument(f"a key has at most {_MOST_COLUMNS} columns, not {len(columns)}")
 
 
 def keys_after(change: Alteration, keys: tuple[Key, ...], before: pa.Schema, after: pa.Schema) -> tuple[Key, ...]:
@@ -113,8 +121,6 @@ def is_comparable(arrow_type: pa.DataType) -> bool:
 def _require_key(key: Key, columns: pa.Schema) -> None:
     if not key.columns:
         raise InvalidArgument("a key needs at least one column")
-    if len(key.columns) > _MOST_COLUMNS:
-        raise InvalidArgument(f"a key has at most {_MOST_COLUMNS} columns, not {len(key.columns)}")
     if len(set(key.columns)) < len(key.columns):
         raise InvalidArgument(f"{key} has a column twice")
     for name in key.columns:

@@ -130,7 +130,8 @@ def _returned_schema(resolved: ResolvedTable, change: Change, wanted: Sequence[s
     if not wanted:
         return schema if change is Change.DELETE else data_schema(schema)
     folded = {name.casefold(): name for name in schema.names}
-    names = [name if name in schema.names else folded.get(name.casefold(), "") for name in wanted]
+    known = set(schema.names)
+    names = [name if name in known else folded.get(name.casefold(), "") for name in wanted]
     for name, asked in zip(names, wanted, strict=True):
         if not name:
             raise InvalidArgument(f"returning_columns has '{asked}', which is not in the table")

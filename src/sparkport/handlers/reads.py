@@ -111,7 +111,8 @@ def _condition(ctx: CallContext, filters: str | bytes | None) -> Expression | No
 
 
 def _request(ctx: CallContext, ticket: Ticket) -> ScanRequest:
-    return ScanRequest(columns=ticket.columns, filter=_condition(ctx, ticket.filters), at=ticket.at, part=ticket.part)
+    columns = None if ticket.columns is None else tuple(dict.fromkeys(ticket.columns))
+    return ScanRequest(columns=columns, filter=_condition(ctx, ticket.filters), at=ticket.at, part=ticket.part)
 
 
 def _names(schema: pa.Schema, column_ids: Sequence[int]) -> tuple[str, ...]:
@@ -141,8 +142,9 @@ def _duckdb_calls(ctx: CallContext, table: Table, request: ScanRequest) -> Seque
 
 
 def _check_columns(schema: pa.Schema, request: ScanRequest) -> None:
+    known = set(schema.names)
     for name in request.columns or ():
-        if name not in schema.names:
+        if name not in known:
             raise InvalidArgument(f"ticket asks for a column '{name}' that is not there")
 
 

@@ -44,13 +44,16 @@ class _Items:
 
 
 def unpack(data: bytes, *, what: str = "body") -> Any:
-    """Any msgpack value, strings as bytes."""
+    """Any msgpack value, strings as bytes. Maps have texts for keys.
+
+    Numbers and times have hashes that a client can choose, and a map of equal ones takes the square of its length.
+    """
     items = _Items(what)
     try:
         return msgpack.unpackb(
             data,
             raw=True,
-            strict_map_key=False,
+            strict_map_key=True,
             # Space is made for as many items as are announced, so they must at least fit into what was sent.
             max_array_len=min(MAX_BODY_ITEMS, len(data)),
             max_map_len=min(MAX_BODY_ITEMS, len(data)),
