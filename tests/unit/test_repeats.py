@@ -83,3 +83,23 @@ def test_repeats_of_what_is_done_may_come_at_the_same_time() -> None:
         once.count = 1
     with log.once("k", MemoryCatalog("lake"), schema="public", table="t") as once:
         assert (once.done, done(log)) == (1, 1)
+
+
+def test_who_makes_up_keys_pushes_out_none_of_others() -> None:
+    recent: Recent[str, int] = Recent(at_most=100)
+    recent.put("ada's", 1, "ada")
+    recent.put("nobody's", 2)
+    for number in range(1_000):
+        recent.put(f"made up {number}", number, "mallory")
+    assert (recent.get("ada's"), recent.get("nobody's")) == (1, 2)
+    kept = [number for number in range(1_000) if recent.get(f"made up {number}") is not None]
+    assert kept == list(range(990, 1_000))
+
+
+def test_a_key_that_changes_hands_counts_for_its_new_owner_alone() -> None:
+    recent: Recent[str, int] = Recent(at_most=20)
+    recent.put("k", 1, "ada")
+    recent.put("k", 2, "bob")
+    for number in range(5):
+        recent.put(str(number), number, "ada")
+    assert recent.get("k") == 2

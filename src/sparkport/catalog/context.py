@@ -6,6 +6,7 @@ handed one asks ``current_call()``, or ``transaction_id()``.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 import time
@@ -98,6 +99,13 @@ class CallContext:
     @property
     def cancelled(self) -> bool:
         return self.cancellation.is_set
+
+    @property
+    def session(self) -> str | None:
+        """The client's session as a key for what is kept of it: another caller that sends the same id has another."""
+        if self.session_id is None:
+            return None
+        return hashlib.sha256(repr((self.identity.subject, self.session_id)).encode()).hexdigest()
 
     def remaining(self) -> float | None:
         """Seconds until the deadline, never below zero; None when there is none."""

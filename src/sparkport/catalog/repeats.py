@@ -29,13 +29,17 @@ __all__ = ["DDL_SECONDS", "KNOWN_SECONDS", "Recent", "statement_key"]
 KNOWN_SECONDS = 24 * 3600.0
 DDL_SECONDS = 60.0
 _REMEMBERED = 100_000
+_OWNERS = 10
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class Recent(Generic[K, V]):
-    """What has happened within a time, and no more of it than so many. Safe to use from several threads."""
+    """What has happened within a time, and no more of it than so many. Safe to use from several threads.
+
+    Of what belongs to one ``owner`` at most a tenth is kept: who makes up keys pushes out its own, not others'.
+    """
 
     def __init__(
         self, seconds: float = math.inf, clock: Callable[[], float] = time.monotonic, *, at_most: int = _REMEMBERED
@@ -44,20 +48,33 @@ class Recent(Generic[K, V]):
         self._clock = clock
         self._at_most = at_most
         self._lock = threading.Lock()
-        self._kept: OrderedDict[K, tuple[float, V]] = OrderedDict()
+        self._kept: OrderedDict[K, tuple[float, V, str | None]] = OrderedDict()
+        self._owned: dict[str, OrderedDict[K, None]] = {}
 
     def get(self, key: K) -> V | None:
         with self._lock:
-            when, value = self._kept.get(key, (None, None))
+            when, value, _ = self._kept.get(key, (None, None, None))
         return None if when is None or self._clock() - when >= self._seconds else value
 
-    def put(self, key: K, value: V) -> None:
+    def put(self, key: K, value: V, owner: str | None = None) -> None:
         now = self._clock()
         with self._lock:
-            self._kept[key] = now, value
-            self._kept.move_to_end(key)
+            self._forget(key)
+            self._kept[key] = now, value, owner
+            if owner is not None:
+                own = self._owned.setdefault(owner, OrderedDict())
+                own[key] = None
+                if len(own) > max(1, self._at_most // _OWNERS):
+                    self._forget(next(iter(own)))
             while len(self._kept) > self._at_most or now - next(iter(self._kept.values()))[0] >= self._seconds:
-                self._kept.popitem(last=False)
+                self._forget(next(iter(self._kept)))
+
+    def _forget(self, key: K) -> None:
+        _, _, owner = self._kept.pop(key, (None, None, None))
+        if owner is not None:
+            del self._owned[owner][key]
+            if not self._owned[owner]:
+                del self._owned[owner]
 
 
 def statement_key(ctx: CallContext, catalog: Catalog, change: Enum, *, schema: str, table: str) -> str | None:

@@ -116,9 +116,8 @@ class Activity:
             return True
         head, dot, tail = call.table.partition(".")
         schema, name = (head, tail) if dot else ("", head)
-        if self._directory.authorizer.policy(ctx.identity, Resource(catalog.name, schema, name)) is not None:
-            return False  # how many rows a call was about is told of rows that the caller may not see, too
-        return self._directory.sees(ctx, catalog, schema, name)
+        # How many rows a call was about is told of rows that the caller may not see, too.
+        return self._directory.sees_whole(ctx, catalog, schema, name)
 
     # Jobs and transactions
 

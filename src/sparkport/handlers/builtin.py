@@ -128,6 +128,7 @@ class BuiltinSchemas:
             manager,
             may_use=may_use,
             sees=lambda ctx, schema, name: directory.sees(ctx, catalog, schema, name),
+            sees_whole=lambda ctx, schema, name: directory.sees_whole(ctx, catalog, schema, name),
             commit=lambda transaction_id: directory.operations.commit(manager, transaction_id),
             ended=lambda transaction_id: directory.operations.ended(manager, transaction_id),
             journal=None if catalog.journal is None else self._journal_part(catalog.journal, may_use),
@@ -141,8 +142,6 @@ class BuiltinSchemas:
             return table.schema.name, table.table.name
 
         def sees(ctx: CallContext, schema: str, name: str) -> bool:
-            if directory.authorizer.policy(ctx.identity, Resource(catalog.name, schema, name)) is not None:
-                return False  # how many rows wait is told of rows that the caller may not see, too
-            return directory.sees(ctx, catalog, schema, name)
+            return directory.sees_whole(ctx, catalog, schema, name)  # how many rows wait is told of all of them
 
         return JournalPart(journal, catalog=catalog.name, may_use=may_use, alterable=alterable, sees=sees)

@@ -392,9 +392,9 @@ class _Done:
         self._last: Recent[tuple[str, ...], bytes] = Recent(DDL_SECONDS, clock)
 
     def change(self, ctx: CallContext, place: tuple[str, ...], *what: object) -> _Change:
-        session = ctx.session_id
+        session, owner = ctx.session, ctx.identity.subject
         if session is None:
             return _Change(False, lambda: None)
         key = (session, *(name.casefold() for name in place))
         told = hashlib.sha256(repr(what).encode()).digest()
-        return _Change(self._last.get(key) == told, lambda: self._last.put(key, told))
+        return _Change(self._last.get(key) == told, lambda: self._last.put(key, told, owner))

@@ -91,8 +91,8 @@ def _warn_of_hidden_schemas(catalog: Catalog) -> None:
         warn_of_hidden_schema(catalog.name, name)
 
 
-def _session(ctx: CallContext, catalog: Catalog) -> tuple[str | None, str, str]:
-    return ctx.session_id, ctx.identity.subject, catalog.name
+def _session(ctx: CallContext, catalog: Catalog) -> tuple[str | None, str]:
+    return ctx.session, catalog.name
 
 
 def _within(resource: Resource) -> str:
@@ -114,7 +114,7 @@ class Directory:
         self._lock = threading.Lock()
         self._catalogs: dict[str, Catalog] = {}
         self._builtin: dict[str, BuiltinSchemas] = {}
-        self._listed_under: Recent[tuple[str | None, str, str], int] = Recent()
+        self._listed_under: Recent[tuple[str | None, str], int] = Recent()
         for catalog in catalogs:
             self.add(catalog)
 
@@ -323,6 +323,11 @@ class Directory:
         places = (Resource(catalog.name), Resource(catalog.name, schema), Resource(catalog.name, schema, name))
         return all(self._allows(ctx, Operation.LIST, place) for place in places)
 
+    def sees_whole(self, ctx: CallContext, catalog: Catalog, schema: str, name: str) -> bool:
+        """Whether the caller may know of a table and of all its rows and columns: then also how many there are."""
+        policy = self.authorizer.policy(ctx.identity, Resource(catalog.name, schema, name))
+        return policy is None and self.sees(ctx, catalog, schema, name)
+
     def upserts(self, catalog: Catalog) -> Upserts:
         """Changes by key in a catalog."""
         return self._builtin_of(catalog).upserts
@@ -361,7 +366,8 @@ class Directory:
     def listing(self, ctx: CallContext, catalog: Catalog) -> None:
         """The caller's session is about to be shown the catalog's columns, which it keeps."""
         if ctx.session_id is not None and is_duckdb(ctx):
-            self._listed_under.put(_session(ctx, catalog), self.authorizer.policy_generation)
+            generation = self.authorizer.policy_generation
+            self._listed_under.put(_session(ctx, catalog), generation, ctx.identity.subject)
 
     def _require_listed(self, ctx: CallContext, catalog: Catalog) -> None:
         """DuckDB lists columns once, and ends its whole process where it gets others than those.

@@ -34,12 +34,12 @@ class Author:
 
     @classmethod
     def from_context(cls, ctx: CallContext) -> Author:
-        return cls(ctx.session_id, ctx.transaction_id)
+        return cls(ctx.session, ctx.transaction_id)
 
     def is_caller(self, ctx: CallContext) -> bool:
         if self.transaction is not None:
             return self.transaction == ctx.transaction_id
-        return self.session is not None and self.session == ctx.session_id
+        return self.session is not None and self.session == ctx.session
 
 
 NOBODY = Author()

@@ -37,7 +37,7 @@ _COLUMNS = pa.schema(
         pa.field("begun", pa.timestamp("us", "UTC"), nullable=False),
         pa.field("last_used", pa.timestamp("us", "UTC"), nullable=False),
         pa.field("changed_tables", pa.list_(pa.string()), nullable=False),
-        pa.field("changed_rows", pa.int64(), nullable=False),
+        pa.field("changed_rows", pa.int64()),
     ]
 )
 
@@ -65,14 +65,18 @@ class _TransactionFunction(ScalarFunction):
 
 
 class _OpenTransactions(Table):
-    """The deferred transactions that have not ended. Of others', only tables that the caller may know of are named."""
+    """The deferred transactions that have not ended. Of others', only tables that the caller may know of are named.
+
+    How many rows they have changed is told where the caller sees all rows of all these tables, and else NULL.
+    """
 
     name = "transactions"
     comment = "Deferred transactions that have not ended"
 
-    def __init__(self, manager: TransactionManager, sees: Sees) -> None:
+    def __init__(self, manager: TransactionManager, sees: Sees, sees_whole: Sees) -> None:
         self._manager = manager
         self._sees = sees
+        self._sees_whole = sees_whole
 
     @property
     def schema(self) -> pa.Schema:
@@ -86,19 +90,24 @@ class _OpenTransactions(Table):
                 "isolation": item.isolation.value,
                 "begun": item.begun,
                 "last_used": item.last_used,
-                "changed_tables": self._named(ctx, item),
-                "changed_rows": item.changed_rows,
+                "changed_tables": self._of(ctx, item, self._sees),
+                "changed_rows": item.changed_rows if self._is_counted(ctx, item) else None,
             }
             for item in self._manager.open_transactions()
         ]
         return scan_arrow(pa.Table.from_pylist(rows, _COLUMNS), request)
 
-    def _named(self, ctx: CallContext, item: OpenTransaction) -> list[str]:
+    def _of(self, ctx: CallContext, item: OpenTransaction, sees: Sees) -> list[str]:
         if item.owner == ctx.identity.subject:
             return list(item.changed_tables)
         parts = {table: table.partition(".") for table in item.changed_tables}
         # A schema's name has no dot. An engine that knows no schemas here names the table alone.
-        return [t for t, (head, dot, tail) in parts.items() if self._sees(ctx, *((head, tail) if dot else ("", head)))]
+        return [t for t, (head, dot, tail) in parts.items() if sees(ctx, *((head, tail) if dot else ("", head)))]
+
+    def _is_counted(self, ctx: CallContext, item: OpenTransaction) -> bool:
+        """Without its schema's name a table may be any of that name, also one that the caller sees in part."""
+        counted = self._of(ctx, item, lambda ctx, schema, name: bool(schema) and self._sees_whole(ctx, schema, name))
+        return len(counted) == len(item.changed_tables)
 
 
 class TransactionSchema(Schema):
@@ -111,18 +120,20 @@ class TransactionSchema(Schema):
         *,
         may_use: Callable[[CallContext], None],
         sees: Sees,
+        sees_whole: Sees,
         commit: Callable[[str], None],
         ended: Callable[[str], None],
         journal: JournalPart | None = None,
     ) -> None:
-        """``may_use`` raises for callers who may not begin and end transactions; ``sees`` says who may know of a table.
+        """``may_use`` raises for callers who may not begin and end transactions; ``sees`` says who may know of a table,
+        and ``sees_whole`` who sees all of its rows and columns.
 
         ``commit`` commits a transaction; ``ended`` gets the id of one that a caller has committed or rolled back.
         """
         self._manager = manager
         self._make = commit
         self._ended = ended
-        self._tables: tuple[Table, ...] = (_OpenTransactions(manager, sees),)
+        self._tables: tuple[Table, ...] = (_OpenTransactions(manager, sees, sees_whole),)
         functions = (
             ("begin", "Hold the commit back until tx.commit(); the transaction's id", self._begin, may_use),
             ("commit", "Commit all statements since tx.begin() at one instant", self._commit, may_use),

@@ -11,11 +11,12 @@ from collections import OrderedDict
 from collections.abc import Mapping
 
 from sparkport.catalog.context import CallContext
+from sparkport.catalog.repeats import Recent
 from sparkport.lakehouse.names import TableName
 
 __all__ = ["SessionDdl"]
 
-_SESSIONS = 1_000
+_SESSIONS = 10_000
 _CHANGES = 1_000
 
 
@@ -30,13 +31,15 @@ class _Log:
 class SessionDdl:
     """The moves of pointers by DDL, of the last sessions that made some. A table that does not exist is at None.
 
+    A session is its caller's: of one caller no more than a tenth of them are kept.
+
     ``since`` is what ``now`` said when a transaction began: what was done before is in the catalog as it saw it.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._number = 0
-        self._logs: OrderedDict[tuple[str | None, str | None], _Log] = OrderedDict()
+        self._logs: Recent[tuple[str | None, str | None], _Log] = Recent(at_most=_SESSIONS)
 
     def now(self) -> int:
         return self._number
@@ -96,15 +99,13 @@ class SessionDdl:
 
     def _log(self, ctx: CallContext) -> _Log | None:
         """Where a call notes what it does; None without session and transaction: nobody would know it again."""
-        key = (None, ctx.transaction_id) if ctx.transaction_id is not None else (ctx.session_id, None)
+        key = (None, ctx.transaction_id) if ctx.transaction_id is not None else (ctx.session, None)
         if key == (None, None):
             return None
-        log = self._logs.setdefault(key, _Log())
-        self._logs.move_to_end(key)
-        while len(self._logs) > _SESSIONS:
-            self._logs.popitem(last=False)
+        log = self._logs.get(key) or _Log()
+        self._logs.put(key, log, ctx.identity.subject)
         return log
 
     def _logs_of(self, ctx: CallContext) -> list[_Log]:
-        keys = [(ctx.session_id, None), (None, ctx.transaction_id)]
-        return [self._logs[key] for key in keys if key != (None, None) and key in self._logs]
+        found = [self._logs.get(key) for key in ((ctx.session, None), (None, ctx.transaction_id)) if any(key)]
+        return [log for log in found if log is not None]
