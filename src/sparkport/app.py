@@ -13,7 +13,7 @@ from sparkport.catalog.figures import Figure
 from sparkport.catalog.model import Catalog
 from sparkport.catalog.readiness import Readiness
 from sparkport.console import Console, ConsoleSettings, ShownSetting, shown_settings
-from sparkport.errors import Unavailable
+from sparkport.errors import SparkportError, Unavailable
 from sparkport.handlers.directory import Directory
 from sparkport.handlers.service import ActionFunction, CustomAction, Handlers
 from sparkport.http import HttpServer, HttpSettings, Mounts, TlsFiles, bearer_token, peer_of, require_local_name
@@ -142,7 +142,7 @@ class Server:
             secured = {"tls": tls is not None, "authentication": authenticator is not None}
             check_exposure(http.host, **secured, insecure=insecure)
             admit = require_local_name if is_loopback(http.host) else None
-            if authenticator is not None and not is_loopback(http.host):
+            if authenticator is not None:
                 admit = self._admit_to_metrics
             console = ConsoleSettings(
                 authenticate=gate.authenticate,
@@ -186,9 +186,17 @@ class Server:
 
     def _admit_to_metrics(self, environ: Mapping[str, Any]) -> None:
         """Metrics name tables: they are for those who may run the action ``metrics`` in every catalog."""
-        identity = self._gate.authenticate(bearer_token(environ), peer_of(environ))
-        for catalog in self._directory.all_catalogs():
-            self._directory.authorizer.require(identity, Operation.ACTION, Resource(catalog.name, None, "metrics"))
+        peer, user = peer_of(environ), ""
+        try:
+            identity = self._gate.authenticate(bearer_token(environ), peer)
+            user = identity.subject
+            for catalog in self._directory.all_catalogs():
+                self._directory.authorizer.require(identity, Operation.ACTION, Resource(catalog.name, None, "metrics"))
+        except SparkportError as exc:
+            record = self.calls.begin("Metrics", peer.address)
+            record.action, record.user = "metrics", user
+            self.calls.end(record, exc)
+            raise
 
     def readiness(self) -> Readiness:
         """Whether reads and writes are served now."""

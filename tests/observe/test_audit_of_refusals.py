@@ -111,6 +111,69 @@ def test_a_wrong_token_at_the_console_is_on_record_without_the_token(stage: Stag
     assert "t0ken" not in stage.file.read_text()
 
 
+def _visitor(stage: Stage, token: str = "reader-token") -> Visitor:
+    assert stage.server.http_location is not None
+    visitor = Visitor(stage.server.http_location)
+    visitor.log_in(token)
+    return visitor
+
+
+@pytest.mark.parametrize(
+    ("query", "operation", "place"),
+    [
+        ("catalog=lake&schema=public&name=secret&show=rows", "read", "lake.public.secret"),
+        ("catalog=lake&schema=public&name=secret", "list", "lake.public.secret"),
+        ("catalog=lake&schema=public&name=SECRET&show=history", "list", "lake.public.secret"),
+        ("catalog=lake&schema=hr&name=pay&show=rows", "read", "lake.hr.pay"),
+        ("catalog=lake&schema=hr&name=pay", "list", "lake.hr.pay"),
+        ("catalog=other&schema=public&name=x", "list", "other"),
+    ],
+)
+def test_a_page_about_what_the_caller_may_not_know_of_is_on_record(
+    stage: Stage, query: str, operation: str, place: str
+) -> None:
+    assert _visitor(stage).get(f"/table?{query}").status == 404
+    (line,) = stage.refusals()
+    assert (line["rpc"], line["operation"], line["object"]) == ("Console", operation, place)
+
+
+@pytest.mark.parametrize(
+    "query", ["catalog=lake&schema=public&name=nowhere&show=rows", "catalog=lake&schema=no&name=x"]
+)
+def test_a_page_about_what_is_not_there_is_no_refusal(stage: Stage, query: str) -> None:
+    visitor = _visitor(stage)
+    assert visitor.get(f"/table?catalog=lake&{query}").status == visitor.get("/nowhere").status == 404
+    assert stage.refusals() == []
+
+
+def test_pages_and_buttons_that_are_refused_are_on_record(stage: Stage) -> None:
+    visitor = _visitor(stage)
+    assert visitor.get("/settings").status == 403
+    assert visitor.post("/end-job", {"form_token": "forged", "id": "1", "catalog": "lake"}).status == 403
+    page, button = stage.refusals()
+    assert (page["operation"], page["object"]) == ("page", "/settings")
+    assert page["code"] == button["code"] == "PERMISSION_DENIED"
+
+
+def test_pages_without_a_login_and_forms_of_other_sites_are_on_record(stage: Stage) -> None:
+    assert stage.server.http_location is not None
+    stranger = Visitor(stage.server.http_location)
+    assert stranger.get("/tables").status == 303
+    assert stranger.post("/maintain", {"a": "1"}, Origin="http://evil.example").status == 403
+    told = [(line["code"], line["object"]) for line in stage.refusals(None)]
+    assert told == [("UNAUTHENTICATED", "/tables"), ("PERMISSION_DENIED", "/maintain")]
+
+
+def test_who_asks_for_metrics_without_the_right_is_on_record(stage: Stage) -> None:
+    assert stage.server.http_location is not None
+    visitor = Visitor(stage.server.http_location)
+    assert visitor.get("/metrics").status == 401
+    assert visitor.get("/metrics", Authorization="Bearer reader-token").status == 403
+    assert visitor.get("/metrics", Authorization="Bearer admin-token").status == 200
+    assert [(line["rpc"], line["code"]) for line in stage.refusals(None)] == [("Metrics", "UNAUTHENTICATED")]
+    assert [(line["rpc"], line["code"]) for line in stage.refusals()] == [("Metrics", "PERMISSION_DENIED")]
+
+
 def test_a_statement_that_is_sent_again_is_on_record(stage: Stage) -> None:
     body = {"operation": "insert", "catalog_name": "lake", "schema_name": "public", "table_name": "seen"}
     headers = [(b"authorization", b"Bearer reader-token"), (b"x-statement-id", b"again")]

@@ -150,8 +150,12 @@ def test_beyond_loopback_metrics_need_a_token_and_the_right_to_them_and_probes_d
         assert get(place, "/metrics", Authorization="Bearer t0ken")[0] == 200
 
 
-def test_on_loopback_metrics_need_no_token() -> None:
+def test_on_loopback_metrics_need_a_token_where_there_are_tokens() -> None:
+    """They name all tables, and the machine may have users who may not know of them."""
     with serving(catalog(), authenticator=StaticTokens({Secret("t"): "a"}), http=FREE) as server:
+        assert get(at(server), "/metrics")[0] == 401
+        assert get(at(server), "/metrics", Authorization="Bearer t")[0] == 200
+    with serving(catalog(), http=FREE) as server:
         assert get(at(server), "/metrics")[0] == 200
 
 

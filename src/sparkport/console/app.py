@@ -39,7 +39,7 @@ from sparkport.errors import (
     without_places,
 )
 from sparkport.handlers.service import Handlers
-from sparkport.http import require_local_name
+from sparkport.http import peer_of, require_local_name
 from sparkport.observe.calls import Calls
 
 __all__ = ["Console", "ConsoleSettings"]
@@ -106,10 +106,7 @@ class Console:
         head = environ.get("REQUEST_METHOD") == "HEAD"
         nonce = secrets.token_urlsafe(16)
         try:
-            if self._settings.local_only:
-                require_local_name(environ)
-            request = Request.read(environ)
-            response = self._answer(request, nonce)
+            response = self._answer(self._admitted(environ), nonce)
         except SparkportError as exc:
             response = self._refusal(exc, nonce)
         except Exception:
@@ -118,16 +115,28 @@ class Console:
         headers = (*response.headers, *_protection(nonce))
         return replace(response, headers=headers).send(start_response, head=head)
 
+    def _admitted(self, environ: dict[str, Any]) -> Request:
+        """The request, if it is sent by a name and from a site that we answer to."""
+        try:
+            if self._settings.local_only:
+                require_local_name(environ)
+            request = Request.read(environ)
+            if request.method == "POST":
+                require_same_origin(request)
+        except PermissionDenied as exc:
+            self._note_refusal(peer_of(environ), exc, asked=("page", "", str(environ.get("PATH_INFO", ""))))
+            raise
+        return request
+
     def _answer(self, request: Request, nonce: str) -> Response:
         if request.method not in ("GET", "HEAD", "POST"):
             return self._error(HTTPStatus.METHOD_NOT_ALLOWED, "only pages and forms are served here", nonce)
-        if request.method == "POST":
-            require_same_origin(request)
         if request.path == "/login" and self._settings.has_login:
             return self._log_in(request, nonce)
         try:
             caller = self._caller(request)
-        except Unauthenticated:
+        except Unauthenticated as exc:
+            self._note_refusal(request.peer, exc, asked=("page", "", request.path))
             return redirect(link("/login", next=_own_place(request.place) if request.method != "POST" else ""))
         ctx = CallContext(identity=caller.identity, deadline=time.monotonic() + _PAGE_SECONDS)
         try:
@@ -155,12 +164,22 @@ class Console:
 
     @contextmanager
     def _recorded(self, request: Request, ctx: CallContext) -> Iterator[None]:
-        """Pages that show rows, and buttons, are calls like Flight's: in the log, the metrics and the audit."""
-        if self._calls is None or not (request.method == "POST" or request.query.get("show") == "rows"):
-            yield
+        """Pages that show rows, and buttons, are calls like Flight's: in the log, the metrics and the audit.
+
+        Of all others those are that were refused.
+        """
+        if self._calls is not None and (request.method == "POST" or request.query.get("show") == "rows"):
+            with recorded(self._calls, ctx, request.peer.address):
+                yield
             return
-        with recorded(self._calls, ctx, request.peer.address):
+        try:
             yield
+        except (PermissionDenied, NotFound) as exc:
+            asked = ctx.record.asked
+            if isinstance(exc, PermissionDenied) or asked != ctx.record.granted:
+                asked = asked if any(asked) else ("page", "", request.path)
+                self._note_refusal(request.peer, exc, asked=asked, user=ctx.identity.subject)
+            raise
 
     def _served(self, request: Request, caller: _Caller, ctx: CallContext, nonce: str) -> Response:
         if request.method == "POST":
@@ -227,18 +246,26 @@ class Console:
             identity = self._settings.authenticate(token, request.peer)
         except Unauthenticated as exc:
             logger.info("a login to the console was refused: %s", exc.message)
-            self._note_refusal(request, exc)
+            self._note_refusal(request.peer, exc, action="login")
             return self._login_form(request, nonce, place, "That token is not valid.")
         if old := request.cookies.get(_cookie_name(request)):
             self._sessions.close(old)
         number = self._sessions.open(token, identity.subject)
         return redirect(place, _cookie(request, number, SESSION_SECONDS), _cookie(request, "", 0, "login"))
 
-    def _note_refusal(self, request: Request, exc: Unauthenticated) -> None:
-        """A token that is not valid is a refused call here as it is in Flight."""
+    def _note_refusal(
+        self,
+        peer: Peer,
+        exc: SparkportError,
+        *,
+        action: str = "page",
+        asked: tuple[str, str, str] = ("", "", ""),
+        user: str = "",
+    ) -> None:
+        """What is refused here is a refused call as it is in Flight."""
         if self._calls is not None:
-            record = self._calls.begin("Console", request.peer.address)
-            record.action = "login"
+            record = self._calls.begin("Console", peer.address)
+            record.action, record.asked, record.user = action, asked, user
             self._calls.end(record, exc)
 
     def _login_form(self, request: Request, nonce: str, place: str, failure: str = "") -> Response:

@@ -30,6 +30,7 @@ from sparkport.console.tables import (
     totals,
 )
 from sparkport.errors import NotFound, PermissionDenied, SparkportError, without_places
+from sparkport.handlers.directory import ResolvedTable
 from sparkport.handlers.service import Handlers
 from sparkport.protocol.targets import Kind, Target
 
@@ -162,7 +163,7 @@ class Pages:
 
     def _table(self, ctx: CallContext, query: Query) -> Page:
         target = Target(query.get("catalog", ""), query.get("schema", ""), Kind.TABLE, query.get("name", ""))
-        resolved = self._directory.table(unrecorded(ctx), target, Operation.LIST)
+        resolved = self._found(ctx, target, Operation.READ if query.get("show") == "rows" else Operation.LIST)
         catalog, schema, table = resolved.catalog.name, resolved.schema.name, resolved.table
         target = Target(catalog, schema, Kind.TABLE, table.name)
         try:
@@ -256,6 +257,17 @@ class Pages:
         return Page("settings.html", "Settings", {"settings": self._settings})
 
     # Parts of them
+
+    def _found(self, ctx: CallContext, target: Target, wanted: Operation) -> ResolvedTable:
+        """A table to show something of. Who may not know of it has asked for that, and no more was done."""
+        looking = unrecorded(ctx)
+        try:
+            return self._directory.table(looking, target, Operation.LIST)
+        except SparkportError:
+            if looking.record.asked != looking.record.granted:
+                _, catalog, name = looking.record.asked
+                ctx.record.asks(wanted.value, catalog=catalog, name=name)
+            raise
 
     def _totals(self, ctx: CallContext) -> Totals:
         """Over all tables, for a page that is loaded every few seconds: adding up takes a tenth of the time at most."""
