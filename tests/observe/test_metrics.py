@@ -35,8 +35,10 @@ def server() -> Iterator[Server]:
         yield running
 
 
-def scraped(server: Server) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    with urllib.request.urlopen(f"{server.http_location}/metrics", timeout=30) as answer:
+def scraped(server: Server, token: str | None = None) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    asked = urllib.request.Request(f"{server.http_location}/metrics", headers=headers)
+    with urllib.request.urlopen(asked, timeout=30) as answer:
         text = answer.read().decode()
     families = text_string_to_metric_families(text)
     return {(item.name, frozenset(item.labels.items())): item.value for family in families for item in family.samples}
@@ -133,7 +135,8 @@ def test_refused_calls_are_counted() -> None:
     with serving(catalog(), authenticator=StaticTokens({Secret("t"): "a"}), http=FREE) as server:
         with pytest.raises(SparkportError), connect(server.location, token="wrong") as client:
             client.scan("public.numbers").read_all()
-        assert value(server, "sparkport_refused_total", code="UNAUTHENTICATED") >= 1
+        labels = frozenset({("code", "UNAUTHENTICATED")})
+        assert scraped(server, "t")["sparkport_refused_total", labels] >= 1
 
 
 def test_servers_in_one_process_count_for_themselves() -> None:
@@ -280,6 +283,6 @@ def test_no_token_and_no_row_is_in_a_line_or_a_metric(caplog: pytest.LogCaptureF
         with pytest.raises(SparkportError), connect(server.location, token="wr0ng-token") as client:
             client.scan("public.t").read_all()
         told = caplog.text + "".join(JsonFormatter().format(line) for line in caplog.records)
-        told += str(scraped(server)) + str(server.calls.slow())
+        told += str(scraped(server, "t0psecret")) + str(server.calls.slow())
     for secret in ("t0psecret", "h1dden", "wr0ng"):
         assert secret not in told
