@@ -9,6 +9,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from sparkport.auth import JwtAuthenticator, Peer, Secret
-from sparkport.auth.keys import RemoteKeys
+from sparkport.auth.keys import RemoteKeys, _download
 from sparkport.errors import InvalidArgument, SparkportError, Unauthenticated, Unavailable
 
 PEER = Peer("ipv4:127.0.0.1:1")
@@ -341,6 +342,77 @@ def test_many_threads_that_start_at_once_fetch_once() -> None:
     assert provider.calls == 1
 
 
+def test_made_up_ids_cost_one_fetch_also_when_it_takes_longer_than_the_time_between_two() -> None:
+    provider = Provider(jwk(RSA, kid="1"))
+    authenticator = provider.authenticator()
+    authenticator.authenticate(sign(kid="1"), PEER)
+    began, go_on = threading.Event(), threading.Event()
+    fetch = provider.fetch
+
+    def slow(url: str) -> bytes:
+        began.set()
+        go_on.wait(30)
+        provider.now += 60
+        return fetch(url)
+
+    authenticator._keys._fetch = slow  # type: ignore[attr-defined]
+    provider.now += 11
+    reasons: list[str] = []
+    barrier = threading.Barrier(8)
+
+    def run(number: int) -> None:
+        barrier.wait()
+        reasons.append(refusal(authenticator, sign(kid=f"made-up-{number}")))
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    assert began.wait(30)
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert reasons == ["the token's key is not known"] * 8
+    assert refusal(authenticator, sign(kid="another")) == "the token's key is not known"
+    assert provider.calls == 2
+
+
+def test_who_waits_for_unknown_keys_leaves_room_for_those_with_known_ones() -> None:
+    provider = Provider(jwk(RSA, kid="1"))
+    authenticator = provider.authenticator()
+    authenticator.authenticate(sign(kid="1"), PEER)
+    go_on = threading.Event()
+    fetch = provider.fetch
+
+    def slow(url: str) -> bytes:
+        go_on.wait(30)
+        return fetch(url)
+
+    authenticator._keys._fetch = slow  # type: ignore[attr-defined]
+    provider.now += 11
+    token, turned_away, ended = sign(kid="made-up"), threading.Event(), []
+
+    def run() -> None:
+        try:
+            authenticator.authenticate(token, PEER)
+        except Unavailable:
+            turned_away.set()
+        except Unauthenticated:
+            ended.append(1)
+
+    threads = [threading.Thread(target=run) for _ in range(40)]
+    for thread in threads:
+        thread.start()
+    try:
+        assert turned_away.wait(30)
+        assert authenticator.authenticate(sign(kid="1"), PEER).subject == "alice"
+    finally:
+        go_on.set()
+        for thread in threads:
+            thread.join()
+    assert len(ended) <= 16
+    assert provider.calls == 2
+
+
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
@@ -373,6 +445,25 @@ def reply(status: int, body: bytes = b"", location: str | None = None) -> Answer
         handler.wfile.write(body)
 
     return answer
+
+
+def test_a_key_set_that_comes_in_drops_is_given_up(
+    web: tuple[str, dict[str, Answer]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part comes in time, and all of them never."""
+    address, answers = web
+    monkeypatch.setattr("sparkport.auth.keys._LONGEST", -1.0)
+
+    def drops(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.end_headers()
+        with suppress(OSError):
+            while True:
+                handler.wfile.write(b" ")
+
+    answers["/jwks"] = drops
+    with pytest.raises(TimeoutError):
+        _download(f"{address}/jwks")
 
 
 def test_a_key_set_is_fetched_over_http(web: tuple[str, dict[str, Answer]]) -> None:

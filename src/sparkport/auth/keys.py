@@ -46,6 +46,8 @@ HMAC = frozenset(_HMAC_BYTES)
 ASYMMETRIC = _RSA | frozenset(_CURVES.values()) | {"EdDSA"}
 
 _TIMEOUT = 5.0
+_LONGEST = 10.0
+_MOST_WAITING = 16
 _MAX_BYTES = 1 << 20
 _STALE_AFTER = 86_400.0
 
@@ -97,8 +99,10 @@ class FileKeys(Keys):
 
 
 class RemoteKeys(Keys):
-    """A JWKS address. Its keys are kept, fetched again when they are old or a token names an unknown one, but at most
-    once per ``retry_after`` seconds: callers with made-up key ids cannot turn the server against the provider."""
+    """A JWKS address. Its keys are kept, fetched again when they are old or a token names an unknown one, but not until
+    ``retry_after`` seconds after the last time: callers with made-up key ids cannot turn the server against the
+    provider. All who wait for a fetch go by what it brings, and only a few may wait: they stand in others' way.
+    """
 
     def __init__(
         self,
@@ -118,12 +122,14 @@ class RemoteKeys(Keys):
         self._lock = threading.Lock()
         self._keys: tuple[Key, ...] = ()
         self._loaded = self._attempted = float("-inf")
+        self._attempts = 0
+        self._waiting = threading.BoundedSemaphore(_MOST_WAITING)
         self._failed = False
 
     def find(self, key_id: str | None, algorithm: str) -> Key | None:
         known = _choose(self._keys, key_id, algorithm)
         if known is None:
-            self._refresh(wait=True)
+            self._wait_for_news()
         elif self._clock() - self._loaded >= self._lifetime:
             # One caller fetches, the others go on with what is known.
             self._refresh(wait=False)
@@ -136,14 +142,27 @@ class RemoteKeys(Keys):
     def algorithms(self) -> frozenset[str]:
         return ASYMMETRIC
 
+    def _wait_for_news(self) -> None:
+        """Fetch, or wait for the one who does. Where no key was ever known everybody waits."""
+        if self._clock() - self._attempted < self._retry_after:
+            return
+        if self._loaded == float("-inf"):
+            self._refresh(wait=True)
+        elif self._waiting.acquire(blocking=False):
+            try:
+                self._refresh(wait=True)
+            finally:
+                self._waiting.release()
+        else:
+            raise Unavailable("the token cannot be checked now: the key set is being fetched")
+
     def _refresh(self, *, wait: bool) -> None:
+        attempts = self._attempts
         if not self._lock.acquire(blocking=wait):
             return
         try:
-            now = self._clock()
-            if now - self._attempted < self._retry_after:
+            if attempts != self._attempts or self._clock() - self._attempted < self._retry_after:
                 return
-            self._attempted = now
             try:
                 self._keys = parse_key_set(self._fetch(self._url))
             except (OSError, HTTPException, ValueError, InvalidArgument) as exc:
@@ -151,7 +170,11 @@ class RemoteKeys(Keys):
                 # The address may carry a password: only its host is logged.
                 logger.warning("no key set from %s: %s", urlsplit(self._url).hostname, type(exc).__name__)
             else:
-                self._loaded, self._failed = now, False
+                self._loaded, self._failed = self._clock(), False
+            finally:
+                # A fetch can take longer than the time between two: it counts from its end.
+                self._attempted = self._clock()
+                self._attempts += 1
         finally:
             self._lock.release()
 
@@ -239,9 +262,15 @@ class _SafeRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def _download(url: str) -> bytes:
+    """All of it within ``_LONGEST``: the timeout is only for one part of an answer, which can come in a million."""
     opener = urllib.request.build_opener(_SafeRedirects())
+    until = time.monotonic() + _LONGEST
+    data = bytearray()
     with opener.open(url, timeout=_TIMEOUT) as response:
-        data: bytes = response.read(_MAX_BYTES + 1)
-    if len(data) > _MAX_BYTES:
-        raise ValueError("the key set is too large")
-    return data
+        while part := response.read1(_MAX_BYTES):
+            data += part
+            if len(data) > _MAX_BYTES:
+                raise ValueError("the key set is too large")
+            if time.monotonic() > until:
+                raise TimeoutError("the key set takes too long")
+    return bytes(data)
