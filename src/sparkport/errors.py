@@ -110,7 +110,15 @@ class SchemaMismatch(InvalidArgument):
 
 
 class ConstraintViolation(InvalidArgument):
+    """``table`` and ``check`` are the table and the CHECK that does not hold; None where it is something else."""
+
     duckdb_exception = "ConstraintException"
+    table: str | None = None
+    check: str | None = None
+
+    def __init__(self, message: str, *, table: str | None = None, check: str | None = None) -> None:
+        super().__init__(message)
+        self.table, self.check = table, check
 
 
 class NotFound(SparkportError):
@@ -157,7 +165,23 @@ class AlreadyExists(SparkportError):
 
 
 class DuplicateKey(AlreadyExists):
+    """``columns`` are those of the key that does not hold; None where it is not told."""
+
     duckdb_exception = "ConstraintException"
+    table: str | None = None
+    columns: tuple[str, ...] | None = None
+    primary: bool = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        table: str | None = None,
+        columns: tuple[str, ...] | None = None,
+        primary: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.table, self.columns, self.primary = table, columns, primary
 
 
 class FailedPrecondition(SparkportError):

@@ -57,7 +57,8 @@ def check_rows(table: str, checks: Sequence[str], rows: pa.RecordBatch) -> None:
     try:
         failing = failing_conditions(checks, rows)
     except ExpressionRefused as exc:
-        raise ConstraintViolation(f"CHECK constraint on table {table} cannot be evaluated: {exc}") from exc
+        raise ConstraintViolation(f"CHECK constraint on table {table} cannot be evaluated: {exc}", table=table) from exc
     for check, failed in zip(checks, failing, strict=True):
         if failed:
-            raise ConstraintViolation(f"CHECK constraint failed on table {table} with expression: {check}")
+            message = f"CHECK constraint failed on table {table} with expression: {check}"
+            raise ConstraintViolation(message, table=table, check=check)

@@ -117,7 +117,8 @@ def _are_numbers(theirs: pa.ChunkedArray, own: pa.ChunkedArray) -> bool:
 
 def duplicate_key(table: str, key: Key, values: Iterable[Any]) -> DuplicateKey:
     shown = ", ".join(f"{name} = {_text(value)}" for name, value in zip(key.columns, values, strict=True))
-    return DuplicateKey(f"table '{table}': duplicate key ({shown}) violates {key}")
+    message = f"table '{table}': duplicate key ({shown}) violates {key}"
+    return DuplicateKey(message, table=table, columns=key.columns, primary=key.primary)
 
 
 def _text(value: Any) -> str:

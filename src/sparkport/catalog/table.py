@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.scan import AsOf, DuckDBCall, Scannable, ScanRequest
+from sparkport.errors import DuplicateKey
 
 __all__ = [
     "ColumnStatistics",
@@ -78,6 +79,10 @@ class Key:
     def __str__(self) -> str:
         kind = "PRIMARY KEY" if self.primary else "UNIQUE"
         return f"{kind} ({', '.join(self.columns)})"
+
+    def is_violated(self, exc: DuplicateKey) -> bool:
+        """Whether this is the key that an error is about."""
+        return (self.columns, self.primary) == (exc.columns, exc.primary)
 
 
 class Table(ABC):

@@ -39,6 +39,7 @@ from sparkport.handlers.builtin import BuiltinSchemas
 from sparkport.handlers.operations import Operations
 from sparkport.handlers.upserts import Upserts
 from sparkport.handlers.user_agents import is_duckdb
+from sparkport.policies.discretion import Discretion
 from sparkport.policies.guard import GuardedTable, guarded
 from sparkport.policies.view import view_of
 from sparkport.protocol.targets import Target
@@ -349,9 +350,8 @@ class Directory:
             raise PermissionDenied(f"'{ctx.identity.subject}' sees only a part of '{resource}' and may not alter it")
         limited = guarded(table, policy)
         limited.require(operation)
-        if ctx.transaction_id is not None and len(limited.keys) < len(table.keys):
-            hidden = set(table.keys) - set(limited.keys)
-            self.operations.hide_keys(ctx.transaction_id, table.name, hidden)
+        if ctx.transaction_id is not None:
+            self.operations.limit(ctx.transaction_id, Discretion(table.name, limited.keys, limited.checks))
         return limited
 
     def _listed(self, ctx: CallContext, catalog: Catalog, schema: Schema, table: Table) -> Table | None:

@@ -5,16 +5,23 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from sparkport.catalog.context import CallContext, entered
 from sparkport.catalog.model import Catalog
 from sparkport.catalog.repeats import KNOWN_SECONDS, Recent
-from sparkport.catalog.table import Key
 from sparkport.catalog.transaction import Isolation, TransactionManager, TransactionState
-from sparkport.errors import DuplicateKey, TransactionNotActive, TransactionNotFound, Unavailable, Unsupported
+from sparkport.errors import (
+    ConstraintViolation,
+    DuplicateKey,
+    TransactionNotActive,
+    TransactionNotFound,
+    Unavailable,
+    Unsupported,
+)
+from sparkport.policies.discretion import Discretion, Violation
 
 __all__ = ["Operations", "StatementLog", "require_manager"]
 
@@ -33,8 +40,8 @@ class Operations:
     def __init__(self) -> None:
         self.statements = StatementLog()
         self._ended: Recent[tuple[int, str], bool] = Recent()
-        self._hidden_lock = threading.Lock()
-        self._hidden_keys: Recent[str, frozenset[tuple[str, str]]] = Recent()
+        self._limits_lock = threading.Lock()
+        self._limits: Recent[str, Mapping[str, Discretion]] = Recent()
 
     @contextmanager
     def running(self, ctx: CallContext, catalog: Catalog) -> Iterator[None]:
@@ -44,7 +51,10 @@ class Operations:
             return
         manager = require_manager(catalog)
         transaction_id = ctx.transaction_id
-        with self.held(manager, transaction_id), _ending(transaction_id, manager.succeeded, manager.failed):
+        with (
+            self.held(manager, transaction_id),
+            _ending(transaction_id, self._discreetly(manager.succeeded), manager.failed),
+        ):
             yield
 
     @contextmanager
@@ -54,24 +64,40 @@ class Operations:
         """A transaction for the length of the block, for a call that has none: commits at its end, or rolls back."""
         transaction_id = manager.begin(ctx, isolation=isolation)
         inner = replace(ctx, transaction_id=transaction_id)
-        with _ending(transaction_id, manager.commit, manager.rollback), entered(inner):
+        with _ending(transaction_id, self._discreetly(manager.commit), manager.rollback), entered(inner):
             yield inner
 
-    def hide_keys(self, transaction_id: str, table: str, keys: Iterable[Key]) -> None:
-        """A transaction changes a table with keys that its owner does not see the whole of."""
-        with self._hidden_lock:
-            known = self._hidden_keys.get(transaction_id) or frozenset()
-            self._hidden_keys.put(transaction_id, known | {(table, str(key)) for key in keys})
+    def limit(self, transaction_id: str, discretion: Discretion) -> None:
+        """A transaction uses a table that its owner sees a part of: what its commit tells is limited as well."""
+        with self._limits_lock:
+            known = self._limits.get(transaction_id) or {}
+            others = [item for name, item in known.items() if name == discretion.table]
+            self._limits.put(transaction_id, {**known, discretion.table: discretion.common(others)})
 
     def commit(self, manager: TransactionManager, transaction_id: str) -> None:
-        """Keys are looked at when all is committed: where one is hidden that does not hold, its values are not told."""
-        try:
-            manager.commit(transaction_id)
-        except DuplicateKey as exc:
-            for table, key in self._hidden_keys.get(transaction_id) or ():
-                if exc.message.startswith(f"table '{table}': ") and exc.message.endswith(f" violates {key}"):
-                    raise DuplicateKey(f"a key of table '{table}' does not hold for these rows") from None
-            raise
+        self._discreetly(manager.commit)(transaction_id)
+
+    def _discreetly(self, end: Callable[[str], None]) -> Callable[[str], None]:
+        """Rows are looked at when all is committed: of a constraint that is hidden no values are told."""
+
+        def ended(transaction_id: str) -> None:
+            try:
+                end(transaction_id)
+                return
+            except (ConstraintViolation, DuplicateKey) as exc:
+                told = self._told(transaction_id, exc)
+                if told is exc:
+                    raise
+            raise told
+
+        return ended
+
+    def _told(self, transaction_id: str, exc: Violation) -> Violation:
+        limits = self._limits.get(transaction_id) or {}
+        if exc.table is not None:
+            return limits[exc.table].told(exc) if exc.table in limits else exc
+        # It may be about any of them.
+        return next((told for limit in limits.values() if (told := limit.told(exc)) is not exc), exc)
 
     def require_owner(self, ctx: CallContext, manager: TransactionManager, transaction_id: str) -> None:
         """For a caller, others' transactions do not exist, so that an id alone is of no use."""

@@ -233,7 +233,7 @@ class Upsert:
                     raise
             except DuplicateKey as exc:
                 # Another has inserted the key meanwhile; or it is another key, which stays so.
-                duplicates += not any(exc.message.endswith(f"violates {key}") for key in self._own_keys)
+                duplicates += not any(own.is_violated(exc) for own in self._own_keys)
                 if duplicates == _DUPLICATES or attempt == _ATTEMPTS:
                     raise
             time.sleep(min(1.0, 0.01 * 2**attempt))

@@ -34,6 +34,7 @@ from sparkport.errors import (
 from sparkport.filters.expressions import Column, In, Literal, SqlType
 from sparkport.filters.types import ROW_ID
 from sparkport.policies.compute import Condition, are_same
+from sparkport.policies.discretion import Discretion
 from sparkport.policies.view import View
 
 __all__ = ["GuardedStatement", "GuardedUpsert"]
@@ -65,8 +66,7 @@ class GuardedStatement(Statement):
         ``into`` is a statement of the table that takes the rows, where there is one already.
         """
         self._ctx = ctx
-        self._checks = checks
-        self._keys = keys
+        self._discretion = Discretion(view.table, keys, checks)
         self._request = request
         self._table = table
         self._view = view
@@ -239,14 +239,11 @@ class GuardedStatement(Statement):
         """A constraint over columns that the caller does not see fails without its words, which have values in them."""
         try:
             return act()
-        except ConstraintViolation as exc:
-            if any(exc.message.endswith(f"with expression: {check}") for check in self._checks):
+        except (ConstraintViolation, DuplicateKey) as exc:
+            told = self._discretion.told(exc)
+            if told is exc:
                 raise
-        except DuplicateKey as exc:
-            if any(exc.message.endswith(f"violates {key}") for key in self._keys):
-                raise
-            raise DuplicateKey(f"a key of table '{self._view.table}' does not hold for these rows") from None
-        raise ConstraintViolation(f"a constraint of table '{self._view.table}' does not hold for these rows")
+        raise told
 
 
 class GuardedUpsert(Statement):
