@@ -15,7 +15,8 @@ from sparkport.catalog.ddl import TableDefinition
 from sparkport.catalog.functions import ScalarFunction, TableFunction
 from sparkport.catalog.jobs import Job, Jobs
 from sparkport.catalog.scan import Scan, ScanRequest
-from sparkport.catalog.spark_sql import SparkQuery, SparkSql
+from sparkport.catalog.spark_sql import SparkQuery, SparkSql, SparkView
+from sparkport.catalog.table import Table
 from sparkport.errors import InvalidArgument, NotFound, PermissionDenied, TableNotFound
 from sparkport.filters.rule_expressions import parse_rule
 from sparkport.handlers.directory import Directory
@@ -131,6 +132,45 @@ def test_what_a_view_reads_is_not_told_to_who_may_not_know_of_it(
         assert "'public.hidden'" not in failure.value.message
     with pytest.raises(PermissionDenied, match="sees only a part of"):
         call(directory, "bob", "another_view")
+
+
+class _View(SparkView):
+    """Reads the table ``hidden``."""
+
+    name = "totals"
+    schema = COLUMNS  # type: ignore[assignment]
+
+    def scan(self, ctx: CallContext, request: ScanRequest) -> Scan:
+        raise NotImplementedError
+
+    def reads(self, ctx: CallContext) -> list[tuple[str, str]]:
+        return [("public", "hidden")]
+
+    def read_by(self, owner: str, tables: frozenset[tuple[str, str]]) -> Table:
+        return self
+
+
+def test_an_alias_confirms_no_guess_about_what_a_view_reads(
+    catalog: MemoryCatalog, directory: Directory, echo: Echo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema: Any = catalog.schema(CallContext(), "public")
+    schema.add(_View())
+    directory = Directory(
+        [catalog], RuleAuthorizer([*RULES, Rule(("bob",), frozenset({Operation.READ}), ("lake.public.totals",))])
+    )
+
+    def named(ctx: CallContext, text: str) -> list[tuple[str, str]]:
+        views = [("public", "totals"), ("public", "hidden")] if "totals" in text.split() else []
+        return [*views, *(("public", name) for name in TABLES if name in text.split())]
+
+    monkeypatch.setattr(echo, "named", named)
+    answers = set()
+    for alias in ("hidden", "guessed", "x"):
+        for query in (f"SELECT * FROM totals AS {alias}", f"SELECT * FROM totals {alias} -- hidden"):
+            with pytest.raises(NotFound) as failure:
+                call(directory, "bob", query)
+            answers.add(failure.value.message)
+    assert answers == {"a table that the query or a view of it reads is not there, or not for you"}
 
 
 def test_the_right_has_to_be_given_by_its_name(directory: Directory) -> None:

@@ -64,11 +64,12 @@ _CHANGES = {
 
 @dataclass(frozen=True, slots=True)
 class ResolvedTable:
-    """A table with the schema and the catalog that it is in."""
+    """A table with the schema and the catalog that it is in; ``is_view``: a query of Spark's gives its rows."""
 
     catalog: Catalog
     schema: Schema
     table: Table
+    is_view: bool = False
 
 
 def warn_of_hidden_schema(catalog: str, schema: str) -> None:
@@ -218,7 +219,7 @@ class Directory:
 
         shown = self._steadily(permitted)
         ctx.record.accesses()
-        return ResolvedTable(catalog, schema, shown)
+        return ResolvedTable(catalog, schema, shown, isinstance(found, SparkView))
 
     def _read_whole(self, ctx: CallContext, catalog: Catalog, view: SparkView) -> frozenset[tuple[str, str]]:
         """Of what a view reads, all that the caller may read, and not only parts of."""

@@ -42,13 +42,15 @@ class _Rights:
     def may_use(self, ctx: CallContext) -> None:
         self._directory.require(ctx, Operation.SPARK_SQL, Resource(self._catalog.name, SPARK_SCHEMA, "sql"))
 
-    def readable(self, ctx: CallContext, schema: str, name: str) -> None:
+    def readable(self, ctx: CallContext, schema: str, name: str) -> bool:
         target = Target(self._catalog.name, schema, Kind.TABLE, name)
-        if isinstance(self._directory.table(ctx, target, Operation.READ).table, GuardedTable):
+        found = self._directory.table(ctx, target, Operation.READ)
+        if isinstance(found.table, GuardedTable):
             raise PermissionDenied(
                 f"'{ctx.identity.subject}' sees only a part of '{schema}.{name}', and Spark reads whole tables: "
                 "query it in DuckDB"
             )
+        return found.is_view
 
     def creatable(self, ctx: CallContext, place: str) -> tuple[str, str]:
         """Where a view of this name goes, if the caller may make one there."""

@@ -29,7 +29,8 @@ __all__ = ["SPARK_SCHEMA", "SparkSchema"]
 SPARK_SCHEMA = "spark"
 
 MayUse = Callable[[CallContext], None]
-Readable = Callable[[CallContext, str, str], None]
+Readable = Callable[[CallContext, str, str], bool]
+"""Raises unless the caller may read all of a table; True for a view."""
 Place = Callable[[CallContext, str], tuple[str, str]]
 
 _EXPLAINED = pa.schema([pa.field("plan", pa.string(), nullable=False)])
@@ -61,9 +62,10 @@ class _Queries:
             raise InvalidArgument("the query must be a text")
         allowed: set[tuple[str, str]] = set()
         refused: dict[tuple[str, str], PermissionDenied] = {}
+        names_views = False
         for schema, name in self.spark_sql.named(ctx, text):
             try:
-                self._readable(ctx, schema, name)
+                names_views |= self._readable(ctx, schema, name)
                 allowed.add((schema, name))
             except (InvalidArgument, NotFound):  # a view that cannot be read by anybody may be named by chance
                 continue
@@ -76,18 +78,20 @@ class _Queries:
             owner=ctx.identity.subject,
             tables=frozenset(allowed),
         )
-        return query, _Refusals(refused, text)
+        return query, _Refusals(refused, text, names_views=names_views)
 
 
 class _Refusals:
     """For a table that is there and that the caller may not read, Spark can only say that it is not there.
 
-    The name of a table that a view reads, and the query does not name, may be news to the caller: it is not told.
+    What a view reads may be news to the caller: where a query names one, a missing table is not named, even if the
+    query does so. Any word in it can be an alias, made up to have a guess confirmed.
     """
 
-    def __init__(self, refused: dict[tuple[str, str], PermissionDenied], text: str) -> None:
+    def __init__(self, refused: dict[tuple[str, str], PermissionDenied], text: str, *, names_views: bool) -> None:
         self._refused = refused
         self._words = set(re.findall(r"\w+", text.casefold()))
+        self._names_views = names_views
 
     def __enter__(self) -> None:
         return None
@@ -97,8 +101,8 @@ class _Refusals:
             denied = self._refused.get((exc.schema.casefold(), exc.table.casefold()))
             if denied is not None:
                 raise denied from exc
-            if not set(re.findall(r"\w+", exc.table.casefold())) <= self._words:
-                raise NotFound("a view of the query reads a table that is not there, or not for you") from exc
+            if self._names_views or not set(re.findall(r"\w+", exc.table.casefold())) <= self._words:
+                raise NotFound("a table that the query or a view of it reads is not there, or not for you") from exc
 
 
 _QUERY = Parameter("query", pa.string())
