@@ -160,6 +160,7 @@ def test_the_table_shows_what_waits(admin: Client) -> None:
         "rows": 3,
         "bytes": 400,
         "oldest": OLDEST,
+        "failure": None,
     }
     assert [row["table_name"] for row in rows] == ["seen", "secret"]
 

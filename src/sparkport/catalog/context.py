@@ -83,7 +83,8 @@ class Cancellation:
 class CallContext:
     """One call: who asks, in which transaction, until when.
 
-    Tables that work for long SHOULD call ``check()`` between batches; it raises when the caller is gone.
+    Tables that work for long SHOULD call ``check()`` between batches; it raises when the caller is gone. Actions that
+    tell of tables which the caller has not named ask ``sees`` whether he may know of them, by schema and name.
     """
 
     identity: Identity = ANONYMOUS
@@ -95,6 +96,7 @@ class CallContext:
     headers: Mapping[str, str] = field(default_factory=dict)
     cancellation: Cancellation = field(default_factory=Cancellation)
     record: CallRecord = field(default_factory=CallRecord, repr=False, compare=False)
+    sees: Callable[[str, str], bool] = field(default=lambda schema, name: True, repr=False, compare=False)
 
     @property
     def cancelled(self) -> bool:

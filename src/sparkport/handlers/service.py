@@ -139,6 +139,7 @@ class Handlers:
         """The call in the catalog that a custom action works on, where the caller may run it; raises where not."""
         action = self._custom[name]
         ctx = replace(ctx, catalog=self.directory.require_action(ctx, action.name, action.catalog))
+        ctx = replace(ctx, sees=partial(self._sees, ctx))
         if action.fills is not None:
             for operation in (Operation.CREATE, Operation.DROP):
                 self.directory.require(ctx, operation, Resource(ctx.catalog, action.fills))
@@ -149,6 +150,10 @@ class Handlers:
             outside = replace(ctx, transaction_id=None)
             self.directory.table(outside, Target(ctx.catalog, schema, Kind.TABLE, name), action.table)
         return ctx
+
+    def _sees(self, ctx: CallContext, schema: str, name: str) -> bool:
+        catalogs = [catalog for catalog in self.directory.catalogs(ctx) if catalog.name == ctx.catalog]
+        return any(self.directory.sees_whole(ctx, catalog, schema, name) for catalog in catalogs)
 
     def list_flights(self, ctx: CallContext) -> Iterator[FlightInfo]:
         return self._discovery.list_flights(

@@ -17,6 +17,7 @@ from sparkport.lakehouse.backup.served import serve_backup
 from sparkport.lakehouse.demo import DEMO_SCHEMA, ITEMS, fill_demo, statements_to_try
 from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.names import TableName
+from sparkport.lakehouse.upkeep.catalog_journal import CatalogJournal
 from sparkport.lakehouse.upkeep.maintenance import STEPS, Report, require_steps
 from sparkport.lakehouse.upkeep.upgrade import upgrade_table
 
@@ -74,10 +75,11 @@ class LakehouseActions:
             LakehouseAction(
                 "journal_status",
                 self._journal_status,
-                "How much waits in the journal, and why the last flush failed",
+                "How much waits in the journal, and why it could not be published",
                 "nothing",
                 "catalog, tables, entries, rows, bytes, age (seconds of the oldest, or null), failure (or null), "
-                "overwritten, deleted (rows that others had changed and deleted past the journal)",
+                "overwritten, deleted (rows that others had changed and deleted past the journal), set_apart (how many "
+                "tables), tables_set_apart (those that the caller may know of: schema_name, table_name, failure)",
             ),
             LakehouseAction(
                 "maintain",
@@ -123,12 +125,14 @@ class LakehouseActions:
         yield _json({"table": str(table), "journal": journal})
 
     def _flush_journal(self, ctx: CallContext, body: bytes) -> Iterator[bytes]:
-        yield _json(asdict(self._lakehouse.journal.flush(ctx.remaining())))
+        yield _json(asdict(self._lakehouse.journal.flush(ctx.remaining(), sees=ctx.sees)))
 
     def _journal_status(self, ctx: CallContext, body: bytes) -> Iterator[bytes]:
-        """Sums only: whoever may ask may still not know of every table."""
+        """Sums of all, and the names of some tables: whoever may ask may still not know of every one."""
         control = self._lakehouse.journal
-        waiting = control.status()
+        waiting = CatalogJournal(control).waiting()
+        apart = [item for item in waiting if item.failure is not None or item.waits_for]
+        shown = [item for item in apart if ctx.sees(item.schema_name, item.table_name)]
         overwritten, deleted = control.foreign_changes
         oldest = min((item.oldest for item in waiting if item.oldest is not None), default=None)
         yield _json(
@@ -142,6 +146,11 @@ class LakehouseActions:
                 "failure": control.failure,
                 "overwritten": overwritten,
                 "deleted": deleted,
+                "set_apart": len(apart),
+                "tables_set_apart": [
+                    {"schema_name": item.schema_name, "table_name": item.table_name, "failure": item.why(ctx.sees)}
+                    for item in shown
+                ],
             }
         )
 

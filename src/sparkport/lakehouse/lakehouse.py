@@ -85,6 +85,7 @@ class Lakehouse:
                 spark=sessions,
                 staging=self._staging,
                 ledger=self.store.ledger,
+                apart=self.store.apart,
                 warehouse=Warehouse(settings.warehouse_path),
                 direct_reads=settings.direct_reads,
                 dropped=self.store.dropped,
@@ -104,9 +105,7 @@ class Lakehouse:
             self.catalog.jobs = SparkJobs(self.spark, sessions, self.queries.places)
             self.in_use = InUse(self.engine, reader)
             self.maintenance = Maintenance(storage, self.engine.committer, self.in_use, maintenance)
-            self.journal = JournalControl(
-                self.engine, ready=lambda: self.spark.state is SparkState.READY, warehouse=settings.warehouse_path
-            )
+            self.journal = JournalControl(self.engine, ready=lambda: self.spark.state is SparkState.READY)
             if self.store.pointers.journal is not None:
                 self.catalog.journal = CatalogJournal(self.journal)
             self._figures = self.catalog.watch = LakehouseFigures(

@@ -8,7 +8,8 @@ FROM lake.tx.journal;
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 
@@ -31,6 +32,7 @@ _COLUMNS = pa.schema(
         pa.field("rows", pa.int64(), nullable=False),
         pa.field("bytes", pa.int64(), nullable=False),
         pa.field("oldest", pa.timestamp("us", "UTC")),
+        pa.field("failure", pa.string()),
     ]
 )
 
@@ -84,12 +86,14 @@ class _Flush(ScalarFunction):
     returns = pa.int64()
     stability = Stability.VOLATILE
 
-    def __init__(self, journal: Journal, may_use: MayUse) -> None:
+    def __init__(self, journal: Journal, may_use: MayUse, sees: Sees) -> None:
         self._journal = journal
         self._may_use = may_use
+        self._sees = sees
 
     def call(self, ctx: CallContext, arguments: pa.RecordBatch) -> pa.Array:
         self._may_use(ctx)
+        ctx = replace(ctx, sees=partial(self._sees, ctx))
         return pa.array([self._journal.flush(ctx)] * arguments.num_rows, pa.int64())
 
 
@@ -108,7 +112,12 @@ class _WaitingChanges(Table):
         return _COLUMNS
 
     def scan(self, ctx: CallContext, request: ScanRequest) -> Scan:
-        rows = [asdict(item) for item in self._journal.waiting() if self._sees(ctx, item.schema_name, item.table_name)]
+        sees = partial(self._sees, ctx)
+        rows = [
+            {**{name: getattr(item, name) for name in _COLUMNS.names}, "failure": item.why(sees)}
+            for item in self._journal.waiting()
+            if sees(item.schema_name, item.table_name)
+        ]
         return scan_arrow(pa.Table.from_pylist(rows, _COLUMNS), request)
 
 
@@ -117,4 +126,7 @@ class JournalPart:
 
     def __init__(self, journal: Journal, *, catalog: str, may_use: MayUse, alterable: Alterable, sees: Sees) -> None:
         self.tables: tuple[Table, ...] = (_WaitingChanges(journal, sees),)
-        self.functions: tuple[Function, ...] = (_SetJournal(journal, catalog, alterable), _Flush(journal, may_use))
+        self.functions: tuple[Function, ...] = (
+            _SetJournal(journal, catalog, alterable),
+            _Flush(journal, may_use, sees),
+        )

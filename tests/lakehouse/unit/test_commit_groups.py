@@ -19,7 +19,7 @@ from sparkport.lakehouse.iceberg.lineage import Lineage
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.write.applier import Staged
 from sparkport.lakehouse.write.change_set import ChangeSet, TablePlan
-from sparkport.lakehouse.write.commit_group import CommitRequest, Committed
+from sparkport.lakehouse.write.commit_request import CommitRequest, Committed
 from sparkport.lakehouse.write.committer import Committer
 from sparkport.lakehouse.write.staged import LeftInTheOpen
 

@@ -13,6 +13,7 @@ from tests.attacks.callers import TOKENS, create, rules
 
 from sparkport.app import Server, lakehouse_actions
 from sparkport.catalog.context import CallContext
+from sparkport.catalog.journal import Sees
 from sparkport.cli.main import main
 from sparkport.cli.serve import _journal
 from sparkport.client import Client, connect
@@ -23,7 +24,7 @@ from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.upkeep.catalog_journal import CatalogJournal
-from sparkport.lakehouse.upkeep.journal_control import FlushReport, JournalControl, JournalStatus
+from sparkport.lakehouse.upkeep.journal_control import FlushReport, JournalControl, TableStatus
 from sparkport.testing import serving
 
 NO_ROWS = pa.schema([("n", pa.int64())]).empty_table()
@@ -38,26 +39,39 @@ class FakeControl(JournalControl):
     def __init__(self) -> None:
         self.journalled: dict[TableName, bool] = {}
         self.transactions: list[str | None] = []
-        self.waiting: list[JournalStatus] = []
+        self.waiting: list[TableStatus] = []
         self.unavailable: str | None = None
 
     def set(self, ctx: CallContext, table: TableName, on: bool) -> None:
         self.journalled[table] = on
         self.transactions.append(ctx.transaction_id)
 
-    def flush(self, timeout: float | None = None) -> FlushReport:
+    def flush(self, timeout: float | None = None, *, sees: Sees = lambda schema, name: True) -> FlushReport:
         if self.unavailable is not None:
             raise Unavailable(self.unavailable)
         flushed, self.waiting = self.waiting, []
         return FlushReport(tables=len(flushed), rows=sum(item.rows for item in flushed), seconds=0.25)
 
-    def status(self) -> list[JournalStatus]:
+    def status(self) -> list[TableStatus]:
         return self.waiting
+
+    def set_apart(self, table: str, failure: str | None = None, waits_for: str | None = None) -> None:
+        names = () if waits_for is None else (TableName(*waits_for.split(".")),)
+        apart = TableStatus(
+            table=TableName(*table.split(".")),
+            entries=1,
+            rows=1,
+            bytes=100,
+            oldest=None,
+            failure=failure,
+            waits_for=names,
+        )
+        self.waiting.append(apart)
 
     def wait_for(self, schema: str, name: str, *, entries: int, rows: int, seconds: float) -> None:
         oldest = datetime.now(UTC) - timedelta(seconds=seconds)
         table = TableName(schema, name)
-        self.waiting.append(JournalStatus(table=table, entries=entries, rows=rows, bytes=1_000, oldest=oldest))
+        self.waiting.append(TableStatus(table=table, entries=entries, rows=rows, bytes=1_000, oldest=oldest))
 
 
 @pytest.fixture
@@ -78,6 +92,7 @@ def server(tmp_path: Path, control: FakeControl) -> Iterator[Server]:
         authorizer = rules(
             {"subjects": "reader", "operations": ["action", "alter"], "resources": "lake.*.set_table"},
             {"subjects": "other", "operations": "action", "resources": ["lake.*.set_table", "lake.*.flush_journal"]},
+            {"subjects": "other", "operations": "action", "resources": "lake.*.journal_status"},
             {"subjects": "other", "operations": "alter", "resources": "lake.public.seen"},
         )
         actions = lakehouse_actions(lakehouse)
@@ -250,6 +265,13 @@ def test_status_is_there_for_those_who_may_not_see_the_journal(
     out = capsys.readouterr().out
     assert words in out
     assert "journal of lake" not in out
+
+
+def test_duckdb_sees_why_a_table_cannot_be_published(client: Client, server: Server, control: FakeControl) -> None:
+    control.set_apart("public.seen", "a file is lost")
+    control.wait_for("hidden", "secret", entries=1, rows=1, seconds=1)
+    rows = client.scan("tx.journal").read_all().to_pylist()
+    assert [(row["table_name"], row["failure"]) for row in rows] == [("seen", "a file is lost"), ("secret", None)]
 
 
 def test_duckdb_sees_the_same_journal(client: Client, control: FakeControl) -> None:

@@ -15,6 +15,7 @@ from sparkport.errors import ResourceExhausted
 from sparkport.lakehouse.journal.settings import JournalSettings
 from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
+from sparkport.lakehouse.tables.journal_flusher import Flushed
 
 WAIT = 30
 ROWS = pa.table({"n": pa.array([1], pa.int64())})
@@ -84,9 +85,10 @@ def test_a_spark_that_is_not_there_is_the_reason_until_it_is(
         asked.release()
         return there.is_set()
 
-    def flush(*_: object, **__: object) -> None:
+    def flush(*_: object, **__: object) -> Flushed:
         failures.append(lakehouse.journal.failure)
         during.set()
+        return Flushed()
 
     monkeypatch.setattr(lakehouse.journal, "_ready", ready)
     monkeypatch.setattr(lakehouse.engine, "flush", flush)

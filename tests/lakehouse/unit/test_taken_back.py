@@ -28,7 +28,7 @@ from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.spark.staging import StagedRows, Staging
 from sparkport.lakehouse.write import spark_applier
 from sparkport.lakehouse.write.change_set import ChangeSet, TablePlan
-from sparkport.lakehouse.write.commit_group import CommitRequest, Committed
+from sparkport.lakehouse.write.commit_request import CommitRequest, Committed
 from sparkport.lakehouse.write.committer import Committer
 from sparkport.lakehouse.write.merge_sql import UPDATED_COUNT
 from sparkport.lakehouse.write.spark_applier import SparkApplier, StagedSnapshot

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from sparkport.errors import FailedPrecondition, SparkportError
 from sparkport.lakehouse.catalogs.database import Database
 from sparkport.lakehouse.catalogs.dropped_records import DroppedRecords
+from sparkport.lakehouse.catalogs.journal_apart import ApartRecords
 from sparkport.lakehouse.catalogs.ledger import Ledger
 from sparkport.lakehouse.catalogs.open_database import open_database
 from sparkport.lakehouse.catalogs.pointers import Pointers
@@ -35,6 +36,7 @@ class OpenCatalog:
     ledger: Ledger
     pointers: Pointers
     dropped: DroppedRecords
+    apart: ApartRecords
     views: ViewRecords
     close: Callable[[], None]
 
@@ -51,15 +53,14 @@ def open_catalog(settings: LakehouseSettings, files: FileSystem, *, server: str)
         opened.callback(database.close)
         ledger = Ledger(database, name, server=server, resolve=settle if is_rest else None)
         opened.callback(ledger.stop)
+        dropped, apart = DroppedRecords(database, name), ApartRecords(database, name)
         if is_rest:
             rest = RestPointers.from_settings(settings, files, ledger, StatementRecords(database, name))
-            dropped = DroppedRecords(database, name)
-            return OpenCatalog(database, ledger, rest, dropped, rest.views, opened.pop_all().close)
+            return OpenCatalog(database, ledger, rest, dropped, apart, rest.views, opened.pop_all().close)
         pointers = SqlPointers(database, name, files, ledger, server=server)
         opened.callback(_unfence, pointers, server)
-        dropped = DroppedRecords(database, name)
         views = SqlViewRecords(database, name, files=files, warehouse=settings.warehouse_path)
-        return OpenCatalog(database, ledger, pointers, dropped, views, opened.pop_all().close)
+        return OpenCatalog(database, ledger, pointers, dropped, apart, views, opened.pop_all().close)
 
 
 def _unfence(pointers: Pointers, server: str) -> None:

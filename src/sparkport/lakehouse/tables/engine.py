@@ -17,22 +17,25 @@ from sparkport.errors import (
     NotFound,
     ResourceExhausted,
     SparkportError,
+    TableNotFound,
     TransactionNotActive,
 )
 from sparkport.lakehouse.catalogs.database import Work
 from sparkport.lakehouse.catalogs.journal_state import TableJournal
 from sparkport.lakehouse.catalogs.pointers import Edit, JournalMoved, Moved
+from sparkport.lakehouse.iceberg.edits import Json
 from sparkport.lakehouse.journal.settings import JournalSettings
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.scan.version import TableVersion, VersionLoader
-from sparkport.lakehouse.tables.journal_flusher import JournalFlusher
+from sparkport.lakehouse.tables.journal_flusher import Flushed, JournalFlusher
 from sparkport.lakehouse.tables.planned_journals import PlannedJournals
 from sparkport.lakehouse.tables.storage import Storage
 from sparkport.lakehouse.tables.versions import TableVersions
 from sparkport.lakehouse.tables.views import LakeView, Views
 from sparkport.lakehouse.write.change_set import ChangeSet
-from sparkport.lakehouse.write.commit_group import CommitRequest, Committed, NotFlushed, quoted_names
+from sparkport.lakehouse.write.commit_request import CommitRequest, Committed, NotFlushed, quoted_names
 from sparkport.lakehouse.write.committer import Committer, done_elsewhere
+from sparkport.lakehouse.write.journal_room import JournalRoom
 from sparkport.lakehouse.write.journal_writer import JournalWriter
 from sparkport.lakehouse.write.net_change import NetChange, TableChange
 from sparkport.lakehouse.write.own_rows import OwnRows
@@ -71,10 +74,12 @@ class LakeEngine:
             spark=storage.spark,
             staging=storage.staging,
         )
-        self.journal = JournalWriter(storage.pointers, self.versions.current, journal or JournalSettings())
+        journal = journal or JournalSettings()
+        room = JournalRoom(storage.pointers, storage.apart)
+        self.journal = JournalWriter(storage.pointers, self.versions.current, journal, room=room)
         self.planned = PlannedJournals(storage.pointers)
         self.committer = Committer(pointers=storage.pointers, applier=self.applier, current=self.versions.current)
-        self.flusher = JournalFlusher(storage, self.versions, self.committer)
+        self.flusher = JournalFlusher(storage, self.versions, self.committer, pace=journal.seconds)
 
     def close(self) -> None:
         self.committer.close()
@@ -226,7 +231,7 @@ class LakeEngine:
             pending = [v for v in current.values() if v is not None and v.journal is not None]
             if attempt or any(version.journal.entries for version in pending if version.journal is not None):
                 with step("flush"):
-                    self.flush(ctx.remaining())
+                    self.flush_of(request.changes, ctx.remaining(), check=ctx.check)
                 current = {table: self.versions.current(table) for table in request.changes}
             request = replace(request, changes=self._with_current_ids(request.changes, current))
             for change in request.changes.values():
@@ -264,22 +269,22 @@ class LakeEngine:
         """Whether small changes of a table go into the journal."""
         return version.is_journalled and self.storage.pointers.journal is not None
 
-    def flush(self, timeout: float | None = None, *, until: int | None = None) -> dict[TableName, int] | None:
-        return self.flusher.flush(timeout, until=until)
+    def flush(self, timeout: float | None = None, *, every: bool = True) -> Flushed:
+        """Apply what the journal holds by now; not ``every``: what is set apart only where it is due."""
+        return self.flusher.flush(timeout, every=every)
 
     def flush_of(
         self, tables: Collection[TableName], timeout: float | None, *, check: Callable[[], None] = lambda: None
     ) -> bool:
-        """Apply what the journal holds of some tables by now; False if that is nothing. ``check`` may end it."""
+        """Apply what the journal holds of some tables by now; False if that is nothing. ``check`` may end it.
+
+        Tables that waiting commits tie to them are applied with them, and no others. Raises where that cannot be.
+        """
         if not tables or self.storage.pointers.journal is None:
             return False
-        pending = self.storage.pointers.cut().journal.pending
-        waiting = [entry.revision for journal in pending if journal.table in tables for entry in journal.entries]
-        if not waiting:
+        if not any(journal.table in tables for journal in self.storage.pointers.cut().journal.pending):
             return False
-        end = None if timeout is None else time.monotonic() + timeout
-        while self.flush(None if end is None else end - time.monotonic(), until=max(waiting)) is not None:
-            check()
+        self.flusher.flush(timeout, of=tables, check=check).require(tables)
         return True
 
     @contextlib.contextmanager
@@ -289,27 +294,54 @@ class LakeEngine:
         So they can be restored with all that was committed. If that cannot be had, they are dropped anyway.
         """
         left = ctx.remaining()
-        timeout = _DROP_SECONDS if left is None else min(left / 2, _DROP_SECONDS)
+        end = time.monotonic() + (_DROP_SECONDS if left is None else min(left / 2, _DROP_SECONDS))
         with contextlib.ExitStack() as held:
             for table in tables:
                 held.enter_context(self.journal.held(table))
             try:
-                for _ in range(_ATTEMPTS):  # other servers go on
-                    if not self.flush_of(tables, timeout):
-                        break
+                while self.flush_of(tables, end - time.monotonic()):  # other servers go on
+                    pass
             except (SparkportError, OSError) as exc:
                 names = ", ".join(f"'{table}'" for table in tables)
                 logger.warning("%s cannot be restored with what the journal holds of it: %s", names, exc)
             yield
 
-    def alter(self, ctx: CallContext, edit: Edit, seen: TableVersion) -> str:
-        """Change a table's metadata, where its metadata is then; Moved if others were first.
+    def alter(
+        self, ctx: CallContext, table: TableName, change: Callable[[TableVersion], Json | None], *, published: bool
+    ) -> TableVersion:
+        """Give a table the metadata that ``change`` makes of it, if it makes any: the table as it is then.
 
-        What the journal holds of the table is applied before, and must be nothing in that instant.
+        What the journal holds of it is applied before, however many flushes that takes, and this server's writers wait
+        meanwhile; others' may go on, so it must be nothing in the very instant of the change. ``published``: only a
+        table of which nothing waits may be changed, or looked at.
         """
-        if seen.journal is not None and seen.journal.entries:
-            self.flush(ctx.remaining())
-            raise Moved(edit.table)
+        lost = 0
+        with self.journal.held(table):
+            while lost < _ATTEMPTS:
+                ctx.check()
+                current = self.versions.current(table)
+                if current is None:
+                    raise TableNotFound(*table)
+                waits = current.journal is not None and bool(current.journal.entries)
+                after = None if waits and published else change(current.without_journal() if published else current)
+                if waits and (published or after is not None):
+                    self.flush_of([table], ctx.remaining(), check=ctx.check)
+                    continue
+                if after is None:
+                    return current
+                try:
+                    moved = self._moved(Edit(table, current.json, after, current.location), current)
+                except JournalMoved:
+                    continue
+                except Moved:
+                    lost += 1
+                    continue
+                self.views.session_ddl.note(ctx, table, current.location, moved)
+                return self.versions.at(table, moved)
+        raise Conflict(f"table '{table.name}' is changed by others all the time; run the statement again")
+
+    def _moved(self, edit: Edit, seen: TableVersion) -> str:
+        """Where a table's metadata is then; Moved if others were first."""
         records = self.storage.pointers.journal
 
         def check(work: Work) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sparkport.lakehouse.catalogs.dropped_records import DroppedRecords
+from sparkport.lakehouse.catalogs.journal_apart import ApartRecords
 from sparkport.lakehouse.catalogs.ledger import Ledger
 from sparkport.lakehouse.catalogs.pointers import Pointers
 from sparkport.lakehouse.files import FileSystem
@@ -25,6 +26,7 @@ class Storage:
     catalog_name: str
     pointers: Pointers
     ledger: Ledger
+    apart: ApartRecords
     files: FileSystem
     warehouse: Warehouse
     spark: Sessions

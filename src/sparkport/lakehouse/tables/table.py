@@ -28,8 +28,7 @@ from sparkport.catalog.scan import AsOf, DuckDBCall, Scan, ScanRequest
 from sparkport.catalog.statement import Change, ChangeableTable, Statement, StatementRequest
 from sparkport.catalog.table import ColumnStatistics, DirectTable, StatisticsTable
 from sparkport.catalog.versions import RevertibleTable, TableTag, TaggedTable
-from sparkport.errors import Conflict, ConstraintViolation, FailedPrecondition, NotFound, TableNotFound, Unsupported
-from sparkport.lakehouse.catalogs.pointers import Edit, Moved
+from sparkport.errors import Conflict, ConstraintViolation, FailedPrecondition, NotFound, Unsupported
 from sparkport.lakehouse.columns.columns import CHECKS, Columns, field_names
 from sparkport.lakehouse.columns.keys import UNIQUE, unique_property
 from sparkport.lakehouse.iceberg.commits import commits_of
@@ -47,8 +46,6 @@ from sparkport.lakehouse.tables.upsert import LakeUpsert
 from sparkport.lakehouse.tables.version_edits import VersionEdits, tags_of
 
 __all__ = ["LakeTable"]
-
-_ATTEMPTS = 5
 
 
 class LakeTable(
@@ -165,26 +162,9 @@ class LakeTable(
 
     def alter(self, ctx: CallContext, alteration: Alteration) -> None:
         """A new metadata file and one conditional move of the pointer; no Spark job."""
-        with self._engine.journal.held(self._version.table):
-            for _ in range(_ATTEMPTS):
-                if self._alter(ctx, alteration):
-                    return
-        raise Conflict(f"table '{self.name}' is changed by others all the time; run the statement again")
-
-    def _alter(self, ctx: CallContext, alteration: Alteration) -> bool:
-        """False if it has to be tried again."""
-        current = self._engine.versions.current(self._version.table)
-        if current is None:
-            raise TableNotFound(*self._version.table)
-        after = self._altered(current, alteration)
-        if after is None:
-            return True
-        try:
-            moved = self._engine.alter(ctx, Edit(current.table, current.json, after, current.location), current)
-        except Moved:
-            return False
-        self._engine.views.session_ddl.note(ctx, current.table, current.location, moved)
-        return True
+        self._engine.alter(
+            ctx, self._version.table, lambda current: self._altered(current, alteration), published=False
+        )
 
     def _altered(self, current: TableVersion, alteration: Alteration) -> dict[str, object] | None:
         if isinstance(alteration, SetComment) and alteration.column is None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.scan import AsOf
 from sparkport.catalog.versions import TableTag, open_transactions_refusal, require_tag_name
-from sparkport.errors import AlreadyExists, Conflict, FailedPrecondition, InvalidArgument, NotFound, TableNotFound
-from sparkport.lakehouse.catalogs.pointers import Edit, Moved
+from sparkport.errors import AlreadyExists, Conflict, FailedPrecondition, InvalidArgument, NotFound
 from sparkport.lakehouse.iceberg.edits import Json, drop_refs, set_properties, set_ref
 from sparkport.lakehouse.iceberg.metadata import TableMetadata
 from sparkport.lakehouse.iceberg.version_numbers import number_of, versions
@@ -22,7 +20,6 @@ from sparkport.lakehouse.tables.rollback import rolled_back
 
 __all__ = ["VersionEdits", "tags_of"]
 
-_ATTEMPTS = 5
 _OWN = "sparkport_"
 
 
@@ -95,30 +92,15 @@ class VersionEdits:
 
         self._changed(ctx, change)
 
-    def _changed(self, ctx: CallContext, change: Callable[[TableVersion], Mapping[str, Any] | None]) -> TableVersion:
-        """The table afterwards. What the journal holds is published before."""
-        engine, table = self._engine, self._table
-        with engine.journal.held(table):
-            for _ in range(_ATTEMPTS):
-                current = engine.versions.current(table)
-                if current is None:
-                    raise TableNotFound(*table)
-                if current.uuid != self._uuid:
-                    raise Conflict(f"'{table}' is another table by now; run the statement again")
-                if current.journal is not None and current.journal.entries:
-                    engine.flush(ctx.remaining())
-                    continue
-                published = current.without_journal()
-                after = change(published)
-                if after is None:
-                    return published
-                try:
-                    moved = engine.alter(ctx, Edit(table, current.json, after, current.location), current)
-                except Moved:
-                    continue
-                engine.views.session_ddl.note(ctx, table, current.location, moved)
-                return engine.versions.at(table, moved)
-        raise Conflict(f"table '{table.name}' is changed by others all the time; run the statement again")
+    def _changed(self, ctx: CallContext, change: Callable[[TableVersion], Json | None]) -> TableVersion:
+        """The table afterwards. What the journal holds of it is published before."""
+
+        def of_this_table(current: TableVersion) -> Json | None:
+            if current.uuid != self._uuid:
+                raise Conflict(f"'{self._table}' is another table by now; run the statement again")
+            return change(current)
+
+        return self._engine.alter(ctx, self._table, of_this_table, published=True)
 
     def _require_unused(self) -> None:
         """An open transaction would go on with rows that are no longer there, and find that out when it commits."""

@@ -20,7 +20,7 @@ class CatalogJournal(Journal):
         self._control.set(ctx, TableName(schema_name, table_name), on)
 
     def flush(self, ctx: CallContext) -> int:
-        return self._control.flush(ctx.remaining()).rows
+        return self._control.flush(ctx.remaining(), sees=ctx.sees).rows
 
     def waiting(self) -> Sequence[JournalledTable]:
         return [
@@ -31,6 +31,8 @@ class CatalogJournal(Journal):
                 rows=item.rows,
                 bytes=item.bytes,
                 oldest=item.oldest,
+                failure=item.failure,
+                waits_for=item.waits_for,
             )
             for item in self._control.status()
         ]

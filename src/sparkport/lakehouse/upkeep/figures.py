@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 _MOST_TABLES: Final = 100
 _LOOK_SECONDS: Final = 15.0
+_REASON_CHARACTERS: Final = 120
 _MOST_ASKED: Final = 10
 _ASK_SECONDS: Final = 60.0
 """Where each table has to be asked for by itself, as of a REST catalog."""
@@ -143,6 +144,12 @@ class LakehouseFigures:
         yield Figure("journal_rows", "Rows in the journal", sum(part.rows for part in waiting))
         yield Figure("journal_bytes", "Bytes in the journal", sum(part.bytes for part in waiting))
         yield Figure("journal_lag_seconds", "For how long the oldest entry of the journal has waited", lag)
+        apart = [part for part in waiting if part.failure is not None or part.waits_for]
+        yield Figure("journal_tables_set_apart", "Tables that cannot be published, or are tied to one", len(apart))
+        for part in apart[:_MOST_TABLES]:
+            reason = part.failure or f"waits for {', '.join(map(str, part.waits_for))}"
+            labels = {"table": str(part.table), "reason": " ".join(reason.split())[:_REASON_CHARACTERS]}
+            yield Figure("journal_table_set_apart", "1 for a table that cannot be published, with why", 1, labels)
 
     def _table_figures(self) -> Iterator[Figure]:
         written = self._engine.committer.written()

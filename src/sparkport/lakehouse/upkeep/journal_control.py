@@ -2,45 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import logging
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import pyarrow.parquet as pq
-
 from sparkport.catalog.context import CallContext
-from sparkport.errors import (
-    Conflict,
-    FailedPrecondition,
-    InternalError,
-    NotFound,
-    SparkportError,
-    TableNotFound,
-    Unavailable,
-    without_places,
-)
+from sparkport.catalog.journal import Sees
+from sparkport.errors import FailedPrecondition, SparkportError
+from sparkport.lakehouse.catalogs.journal_apart import tied
 from sparkport.lakehouse.catalogs.journal_records import JournalRecords
-from sparkport.lakehouse.catalogs.journal_state import JournalStatus, TableJournal
-from sparkport.lakehouse.catalogs.pointers import Edit, Moved
-from sparkport.lakehouse.iceberg.edits import set_properties
+from sparkport.lakehouse.catalogs.journal_state import JournalStatus
+from sparkport.lakehouse.iceberg.edits import Json, set_properties
 from sparkport.lakehouse.names import TableName
-from sparkport.lakehouse.scan.version import JOURNAL
+from sparkport.lakehouse.scan.version import JOURNAL, TableVersion
 from sparkport.lakehouse.tables.engine import LakeEngine
-from sparkport.lakehouse.write.journal_flush import as_table
+from sparkport.lakehouse.tables.journal_flusher import told
+from sparkport.lakehouse.write.journal_room import LARGE
 
-__all__ = ["FlushReport", "JournalControl", "JournalStatus"]
+__all__ = ["FlushReport", "JournalControl", "TableStatus"]
 
 logger = logging.getLogger(__name__)
 
 _LEASE_SECONDS = 10.0
 _STOP_SECONDS = 20.0
 _NOT_READY = "Spark is not ready"
-_LARGE = 0.25
-"""Of its limit: a journal that holds more is applied at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +39,20 @@ class FlushReport:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableStatus(JournalStatus):
+    """With why it was set apart: it could not be applied the last time, or commits tie it to others that could not."""
+
+    failure: str | None = None
+    waits_for: tuple[TableName, ...] = ()
+
+
 class JournalControl:
     """From ``start`` to ``stop`` what the journal holds is applied every ``seconds`` of its settings."""
 
-    def __init__(self, engine: LakeEngine, *, ready: Callable[[], bool], warehouse: str) -> None:
+    def __init__(self, engine: LakeEngine, *, ready: Callable[[], bool]) -> None:
         self._engine = engine
         self._ready = ready
-        self._aside = f"{warehouse}/.journal"
         self._settings = engine.journal.settings
         self._stopping = threading.Event()
         self._wanted = threading.Event()
@@ -67,8 +61,12 @@ class JournalControl:
 
     @property
     def failure(self) -> str | None:
-        """Why what is in the journal could not be applied the last time."""
-        return self._engine.journal.failure
+        """Why nothing in the journal could be applied the last time; ``status`` has why single tables could not."""
+        return self._engine.journal.room.failure
+
+    @failure.setter
+    def failure(self, why: str | None) -> None:
+        self._engine.journal.room.failure = why
 
     @property
     def foreign_changes(self) -> tuple[int, int]:
@@ -78,49 +76,46 @@ class JournalControl:
     def set(self, ctx: CallContext, table: TableName, on: bool) -> None:
         """Let small changes of a table go into the journal, or not any more: then what it holds is applied first."""
         self._records()
-        with self._engine.journal.held(table):
-            for _ in range(_ATTEMPTS):
-                if self._switched(ctx, table, on):
-                    return
-        raise Conflict(f"table '{table.name}' is changed by others all the time; try again")
 
-    def _switched(self, ctx: CallContext, table: TableName, on: bool) -> bool:
-        """False if it has to be tried again."""
-        current = self._engine.versions.current(table)
-        if current is None:
-            raise TableNotFound(*table)
-        if on and current.no_journal is not None:
-            raise current.no_journal
-        if current.is_switched_to_journal == on:
-            return True
-        after = set_properties(current.json, {JOURNAL: "true" if on else None}, previous=current.location)
-        try:
-            moved = self._engine.alter(ctx, Edit(table, current.json, after, current.location), current)
-        except Moved:
-            return False
-        self._engine.views.session_ddl.note(ctx, table, current.location, moved)
-        return True
+        def switched(current: TableVersion) -> Json | None:
+            if on and current.no_journal is not None:
+                raise current.no_journal
+            if current.is_switched_to_journal == on:
+                return None
+            return set_properties(current.json, {JOURNAL: "true" if on else None}, previous=current.location)
 
-    def flush(self, timeout: float | None = None) -> FlushReport:
-        """Apply what the journal holds now, and wait for it."""
+        self._engine.alter(ctx, table, switched, published=False)
+
+    def flush(self, timeout: float | None = None, *, sees: Sees = lambda schema, name: True) -> FlushReport:
+        """Apply what the journal holds now, and wait for it. Raises where a table could not be; all others are then."""
         self._records()
-        began, tables, rows = time.monotonic(), set[TableName](), 0
-        until = self._engine.storage.pointers.cut().journal.revision
-        while True:
-            left = None if timeout is None else timeout - (time.monotonic() - began)
-            if left is not None and left <= 0:
-                raise Unavailable("the journal could not be applied in time; it is kept")
-            self._put_orphans_aside()
-            applied = self._engine.flush(left, until=until)
-            if applied is None:
-                return FlushReport(tables=len(tables), rows=rows, seconds=time.monotonic() - began)
-            tables |= applied.keys()
-            rows += sum(applied.values())
+        began = time.monotonic()
+        flushed = self._engine.flush(timeout)
+        flushed.require(sees=sees)
+        rows = sum(flushed.rows.values())
+        return FlushReport(tables=len(flushed.rows), rows=rows, seconds=time.monotonic() - began)
 
-    def status(self) -> list[JournalStatus]:
-        """Tables that Spark has something to do for."""
+    def status(self) -> list[TableStatus]:
+        """Tables that Spark has something to do for, and why it could not do it."""
         records = self._engine.storage.pointers.journal
-        return [] if records is None else records.status()
+        if records is None:
+            return []
+        noted = self._engine.storage.apart.all()
+        groups = tied(self._engine.storage.pointers.cut().journal.pending, noted) if noted else []
+        apart = {item.table: item.reason for group in groups for item in group.apart}
+        ties = {table: tuple(item.table for item in group.apart) for group in groups for table in group.tables}
+        return [
+            TableStatus(
+                table=item.table,
+                entries=item.entries,
+                rows=item.rows,
+                bytes=item.bytes,
+                oldest=item.oldest,
+                failure=apart.get(item.table),
+                waits_for=() if item.table in apart else ties.get(item.table, ()),
+            )
+            for item in records.status()
+        ]
 
     # In the background
 
@@ -146,7 +141,7 @@ class JournalControl:
                 )
 
     def _wake(self, held: int) -> None:
-        if held > _LARGE * self._settings.limit:
+        if held > LARGE * self._settings.limit:
             self._wanted.set()
 
     def _run(self) -> None:
@@ -158,16 +153,16 @@ class JournalControl:
                 if self._stopping.is_set() or not self._has_work():
                     continue
                 if not self._ready():
-                    self._engine.journal.failure = _NOT_READY
+                    self.failure = _NOT_READY
                     continue
                 if self.failure == _NOT_READY:
-                    self._engine.journal.failure = None
+                    self.failure = None
                 if self._records().may_flush(self._engine.storage.ledger.server, _LEASE_SECONDS):
-                    self.flush()
-                self._engine.journal.failure = None
+                    self._engine.flush(every=False)
+                self.failure = None
                 failing = False
             except Exception as exc:
-                self._engine.journal.failure = _told(exc)
+                self.failure = told(exc)
                 if not failing:
                     logger.warning(
                         "the journal could not be applied; it is kept, and tried again: %s",
@@ -185,54 +180,3 @@ class JournalControl:
         if records is None:
             raise FailedPrecondition("a REST catalog has no database that could hold a journal")
         return records
-
-    # Tables that others have dropped or renamed
-
-    def _put_orphans_aside(self) -> None:
-        cut = self._engine.storage.pointers.cut()
-        for journal in cut.journal.pending:
-            location = cut.tables.get(journal.table)
-            with contextlib.suppress(NotFound, InternalError):  # a table that nobody can read is there all the same
-                if location is None or self._engine.versions.at(journal.table, location).uuid != journal.uuid:
-                    self._put_aside(journal)
-
-    def _put_aside(self, journal: TableJournal) -> None:
-        storage, records = self._engine.storage, self._records()
-        for table, location in storage.pointers.cut().tables.items():
-            try:
-                version = self._engine.versions.at(table, location)
-            except (NotFound, InternalError):
-                continue
-            except SparkportError as exc:  # it may be this one
-                logger.warning("where table '%s' is cannot be seen now: %s", journal.table, exc)
-                return
-            if version.uuid == journal.uuid:
-                with records.changing() as work:
-                    _, revision = records.advance(work)
-                    records.rename(work, journal.uuid, table, revision)
-                logger.info("the journal follows table '%s', which is '%s' now", journal.table, table)
-                return
-        name = "".join(c if c.isalnum() else "_" for c in journal.table.name)[:64]
-        place = f"{self._aside}/{name}-{journal.uuid}-{journal.last}.parquet"
-        sink = io.BytesIO()
-        pq.write_table(as_table(journal), sink)
-        with contextlib.suppress(FileExistsError):
-            storage.files.write_new(place, sink.getvalue())
-        with records.changing() as work:
-            view, revision = records.advance(work)
-            if (now := view.by_uuid.get(journal.uuid)) is None or now.last != journal.last:
-                return  # the next time, with what has come since
-            records.remove(work, [journal.uuid], revision)
-        logger.error(
-            "table '%s' was dropped by others while the journal held changes of it: they are in %s",
-            journal.table,
-            place,
-        )
-
-
-_ATTEMPTS = 8
-
-
-def _told(exc: Exception) -> str:
-    """What clients are told: the log has all of it."""
-    return without_places(exc.message) if isinstance(exc, SparkportError) else "internal error; the log has more"

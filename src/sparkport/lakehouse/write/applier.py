@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from sparkport.lakehouse.catalogs.pointers import Edit
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.write.change_set import TablePlan
 
-__all__ = ["Applier", "Staged"]
+__all__ = ["Applier", "Staged", "apply_all"]
 
 
 class Staged(ABC):
@@ -45,3 +47,17 @@ class Staged(ABC):
 class Applier(Protocol):
     def apply(self, plan: TablePlan) -> Staged | None:
         """None when the table was changed by others meanwhile."""
+
+
+def apply_all(
+    applier: Applier, plans: Collection[TablePlan], pool: ThreadPoolExecutor
+) -> Iterable[Staged | BaseException | None]:
+    """Each done, several at a time; what came of it, or the error."""
+
+    def tried(plan: TablePlan) -> Staged | BaseException | None:
+        try:
+            return applier.apply(plan)
+        except BaseException as exc:
+            return exc
+
+    return map(tried, plans) if len(plans) == 1 else list(pool.map(tried, plans))

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
@@ -20,32 +18,28 @@ from sparkport.catalog.context import CallContext, entered
 from sparkport.catalog.steps import step
 from sparkport.errors import Conflict, SparkportError, TableNotFound, TransactionNotActive, Unavailable
 from sparkport.lakehouse.catalogs.database import Work
-from sparkport.lakehouse.catalogs.journal_records import JournalRecords
-from sparkport.lakehouse.catalogs.journal_state import TableJournal
 from sparkport.lakehouse.catalogs.pointers import Edit, JournalMoved, Moved, Pointers
 from sparkport.lakehouse.faults import fault
-from sparkport.lakehouse.iceberg.lineage import NO_IDS, Ids, ascending, positions_in
+from sparkport.lakehouse.iceberg.lineage import NO_IDS, Ids, Lineage, ascending, positions_in
 from sparkport.lakehouse.journal.net import FIRST_ID, touches_since
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.scan.version import JOURNAL, TableVersion
-from sparkport.lakehouse.write.applier import Applier, Staged
+from sparkport.lakehouse.write.applier import Applier, Staged, apply_all
 from sparkport.lakehouse.write.change_set import ChangeSet, TablePlan
 from sparkport.lakehouse.write.checks import require_checks_hold
-from sparkport.lakehouse.write.conflicts import Decision, check_reads, decide, read_lineages
+from sparkport.lakehouse.write.commit_request import (
+    Committed,
+    FlushedElsewhere,
+    Flushing,
+    Member,
+    NotFlushed,
+    quoted_names,
+)
+from sparkport.lakehouse.write.conflicts import check_reads, decide, read_lineages
 from sparkport.lakehouse.write.keys import AddedKey, GroupKeys, adds_since
 from sparkport.lakehouse.write.staged import LeftInTheOpen
 
-__all__ = [
-    "CommitGroup",
-    "CommitRequest",
-    "Committed",
-    "FINAL",
-    "FlushedElsewhere",
-    "Flushing",
-    "Member",
-    "NotFlushed",
-    "quoted_names",
-]
+__all__ = ["CommitGroup", "FINAL"]
 
 logger = logging.getLogger(__name__)
 
@@ -55,79 +49,6 @@ FINAL = (LeftInTheOpen, Unavailable)
 _ATTEMPTS = 8
 
 _Versions = Mapping[TableName, TableVersion | None]
-
-
-class NotFlushed(Conflict):
-    """Rows that a commit changes have been changed by the journal. Never leaves the engine."""
-
-    def __init__(self, table: TableName) -> None:
-        super().__init__(f"table '{table.name}' has changes that Spark has not applied yet; try again")
-
-
-class FlushedElsewhere(Conflict):
-    """Another has applied what the journal held. Never leaves the engine."""
-
-
-class Flushing(Protocol):
-    """Entries of the journal on their way into the tables."""
-
-    def part(self, records: JournalRecords, edits: Sequence[Edit]) -> Callable[[Work], None]:
-        """What the transaction that publishes does to the journal; it raises JournalMoved where others were first."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class CommitRequest:
-    """What is to be committed at one instant: a statement's change, or all that a transaction did.
-
-    ``reads`` are the tables that must be as they were seen, under serializable. ``statement`` is noted with the number
-    of rows that it changed; ``transaction`` is one whose state is kept with the catalog. ``remaining`` says for how
-    many seconds it may wait for its turn and for Spark; one that has begun is brought to its end. ``flush``: it
-    applies what the journal holds. ``author`` is who asked for it, where that is known.
-    """
-
-    changes: Mapping[TableName, ChangeSet]
-    reads: _Versions = field(default_factory=dict)
-    statement: str | None = None
-    transaction: str | None = None
-    remaining: Callable[[], float | None] = lambda: None
-    flush: Flushing | None = None
-    author: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """Where the metadata of the changed tables is, how many rows changed, and the journal since, by uuids."""
-
-    locations: Mapping[TableName, str]
-    rows: int
-    journals: Mapping[str, TableJournal] = field(default_factory=dict)
-
-
-@dataclass(slots=True, eq=False)
-class Member:
-    """A request in the queue. ``is_turn``: somebody wants the tables for something else than a commit."""
-
-    request: CommitRequest
-    tables: Collection[TableName]
-    is_turn: bool = False
-    decisions: Mapping[TableName, Decision] = field(default_factory=dict)
-    outcome: Committed | BaseException | None = None
-
-    @property
-    def changes(self) -> Mapping[TableName, ChangeSet]:
-        return self.request.changes
-
-    @property
-    def rows(self) -> int:
-        """Of what was decided: rows that others had deleted already do not count."""
-        inserted = sum(change.inserted for change in self.changes.values())
-        return inserted + sum(decision.rows for decision in self.decisions.values())
-
-    def writes(self, table: TableName) -> bool:
-        """An UPDATE that sets no column changes nothing."""
-        change, decision = self.changes[table], self.decisions[table]
-        updates = bool(len(decision.updated) and change.columns)
-        return bool(change.inserted or updates or len(decision.deleted))
 
 
 class CommitGroup:
@@ -178,9 +99,23 @@ class CommitGroup:
                     staged.discard()
 
     def _version(self, table: TableName) -> TableVersion | None:
-        version = self._current(table)
-        is_flush = version is not None and any(member.request.flush is not None for member in self.members)
-        return version.without_journal() if version is not None and is_flush else version
+        with self._about(table):
+            version = self._current(table)
+        return version.without_journal() if version is not None and self._flushing else version
+
+    @property
+    def _flushing(self) -> list[Flushing]:
+        return [member.request.flush for member in self.members if member.request.flush is not None]
+
+    @contextlib.contextmanager
+    def _about(self, table: TableName) -> Iterator[None]:
+        """What goes wrong in the block is about this table alone; a flush is told so."""
+        try:
+            yield
+        except Exception as exc:
+            for flush in self._flushing:
+                flush.failed(table, exc)
+            raise
 
     def _take_back_from_the_open(self) -> None:
         """Before anything is decided again: the rows would look like another's."""
@@ -196,7 +131,7 @@ class CommitGroup:
         """Those without a conflict, in their order. One that meets another of the group waits for the next."""
         group, keys = _Admission(), GroupKeys([member.changes for member in self.members], versions, self._looked_at)
         # What goes wrong here is not known to be about all of them: each is tried alone then.
-        lineages = read_lineages((change for member in self.members for change in member.changes.values()), versions)
+        lineages = self._lineages([change for member in self.members for change in member.changes.values()], versions)
         for member in self.members:
             if group.meets(member):
                 continue
@@ -222,6 +157,15 @@ class CommitGroup:
         self._looked_at = {table: version for table in keys.added if (version := versions[table]) is not None}
         return group.members
 
+    def _lineages(self, changes: Sequence[ChangeSet], versions: _Versions) -> Mapping[TableName, Lineage]:
+        if not self._flushing:
+            return read_lineages(changes, versions)
+        found: dict[TableName, Lineage] = {}
+        for change in changes:  # one for each table
+            with self._about(change.base.table):
+                found |= read_lineages([change], versions)
+        return found
+
     def _require_flushed(self, member: Member, versions: _Versions) -> None:
         """Spark changes rows as they are in its snapshot: those that the journal has changed must be there first."""
         for table, decision in member.decisions.items():
@@ -245,11 +189,13 @@ class CommitGroup:
             return True
         fault("commit.decided")
         failures: list[BaseException] = []
-        for plan, outcome in zip(wanted, _all(self._applier.apply, wanted, self._pool), strict=True):
+        for plan, outcome in zip(wanted, apply_all(self._applier, wanted, self._pool), strict=True):
             if isinstance(outcome, Staged):
                 self._staged[plan.table] = outcome
             elif outcome is not None:
                 failures.append(outcome)
+                for flush in self._flushing:
+                    flush.failed(plan.table, outcome)
         if failures:
             raise next(exc for kind in (*FINAL, BaseException) for exc in failures if isinstance(exc, kind))
         return all(plan.table in self._staged for plan in wanted)
@@ -321,7 +267,8 @@ class CommitGroup:
     def _edits(self) -> list[Edit] | None:
         edits = []
         for staged in self._staged.values():
-            edit = staged.edit()
+            with self._about(staged.table):
+                edit = staged.edit()
             if edit is None:
                 # Others may have published it, which must not be done twice.
                 self._staged.pop(staged.table).take_back()
@@ -334,8 +281,7 @@ class CommitGroup:
         records = self._pointers.journal
         if records is None:
             return None
-        flushing = [member.request.flush for member in self.members if member.request.flush is not None]
-        if flushing:
+        if flushing := self._flushing:
             return flushing[0].part(records, edits)
         switched_on = {edit.table for edit in edits if edit.after.get("properties", {}).get(JOURNAL) == "true"}
         decided = {table: version for table, version in versions.items() if version is not None}
@@ -428,21 +374,3 @@ def _longest(members: Iterable[Member]) -> float | None:
     left = [member.request.remaining() for member in members]
     known = [seconds for seconds in left if seconds is not None]
     return max(known) if len(known) == len(left) else None
-
-
-def _all(
-    work: Callable[[TablePlan], Staged | None], plans: Collection[TablePlan], pool: ThreadPoolExecutor
-) -> Iterable[Staged | BaseException | None]:
-    """Each done, several at a time; what came of it, or the error."""
-
-    def tried(plan: TablePlan) -> Staged | BaseException | None:
-        try:
-            return work(plan)
-        except BaseException as exc:
-            return exc
-
-    return map(tried, plans) if len(plans) == 1 else list(pool.map(tried, plans))
-
-
-def quoted_names(tables: Iterable[TableName]) -> str:
-    return ", ".join(sorted(f"'{table.name}'" for table in tables))

@@ -18,7 +18,8 @@ from sparkport.lakehouse.catalogs.pointers import Pointers
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.scan.version import TableVersion
 from sparkport.lakehouse.write.applier import Applier
-from sparkport.lakehouse.write.commit_group import FINAL, CommitGroup, CommitRequest, Committed, Member, quoted_names
+from sparkport.lakehouse.write.commit_group import FINAL, CommitGroup
+from sparkport.lakehouse.write.commit_request import CommitRequest, Committed, Member, quoted_names
 
 __all__ = ["Committer", "done_elsewhere"]
 

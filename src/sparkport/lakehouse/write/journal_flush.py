@@ -125,11 +125,15 @@ def _stage(rows: StagedRows, columns: Sequence[pa.Array]) -> None:
 
 
 class JournalFlush:
-    """Implements ``Flushing``."""
+    """Implements ``Flushing``. ``failures`` are the tables that it fails for, with the reasons."""
 
     def __init__(self, files: FileSystem, parts: Mapping[TableName, TablePart]) -> None:
+        self.failures: dict[TableName, BaseException] = {}
         self._files = files
         self._parts = parts
+
+    def failed(self, table: TableName, why: BaseException) -> None:
+        self.failures.setdefault(table, why)
 
     def part(self, records: JournalRecords, edits: Sequence[Edit]) -> Callable[[Work], None]:
         by_table = {edit.table: edit for edit in edits}
@@ -167,7 +171,11 @@ class JournalFlush:
         row_ids = np.where(net.changes == RowChange.UPDATED, net.ids, GONE)
         inserted = net.changes == RowChange.INSERTED
         if bool(inserted.any()):
-            row_ids[inserted] = self._new_ids(part, made, int(np.count_nonzero(inserted)))
+            try:
+                row_ids[inserted] = self._new_ids(part, made, int(np.count_nonzero(inserted)))
+            except Exception as exc:
+                self.failed(part.version.table, exc)
+                raise
         at = part.version.sequence_number
         first, last = (made[0].sequence_number, made[-1].sequence_number) if made else (at + 1, at)
         return Flush(part.journal.last, first, last, now, flush_body(net.ids, row_ids, net.revisions))

@@ -32,8 +32,9 @@ from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.scan.version import TableVersion
 from sparkport.lakehouse.write.change_set import CHANGED_ID, ChangeSet, changed_column
 from sparkport.lakehouse.write.checks import require_checks_hold
-from sparkport.lakehouse.write.commit_group import CommitRequest, Committed, quoted_names
+from sparkport.lakehouse.write.commit_request import CommitRequest, Committed, quoted_names
 from sparkport.lakehouse.write.conflicts import Decision, check_reads, decide, read_lineages
+from sparkport.lakehouse.write.journal_room import JournalRoom
 from sparkport.lakehouse.write.keys import AddedKey, added_keys, adds_since, require_unique, rows_with_keys
 
 __all__ = ["JournalWriter"]
@@ -85,12 +86,12 @@ class JournalWriter:
         current: Callable[[TableName], TableVersion | None],
         settings: JournalSettings,
         *,
+        room: JournalRoom,
         wake: Callable[[int], None] = lambda _: None,
     ) -> None:
         self.settings = settings
         self.wake = wake
-        self.failure: str | None = None
-        """Why what is in the journal could not be applied."""
+        self.room = room
         self._pointers = pointers
         self._current = current
         self._turn = threading.Lock()
@@ -163,7 +164,7 @@ class JournalWriter:
         size = sum(len(draft.body) for draft in written)
         if size > 2 * self._most(request.changes)[1]:
             return None
-        self._require_room(size)
+        self.room.require(size, request.changes, limit=self.settings.limit, wake=self.wake)
         return _Member(request, versions, written, rows)
 
     @contextmanager
@@ -200,15 +201,6 @@ class JournalWriter:
         if records is None:
             raise Unavailable("this catalog has no journal")
         return records
-
-    def _require_room(self, size: int) -> None:
-        held = sum(journal.size for journal in self._records.newest.pending)
-        self.wake(held + size)
-        if held + size > self.settings.limit:
-            reason = f": {self.failure}" if self.failure else "; Spark has not caught up yet"
-            raise Unavailable(
-                f"the journal holds {held:,} bytes that Spark has not applied, of {self.settings.limit:,}{reason}"
-            )
 
     # What is written
 
