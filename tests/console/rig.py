@@ -105,6 +105,8 @@ class FixedJobs(Jobs):
 class FixedJournal(Journal):
     def __init__(self) -> None:
         self.rows = 7
+        self.failure: str | None = None
+        """Why nothing of the users can be published."""
 
     def set_journal(self, ctx: CallContext, schema_name: str, table_name: str, *, on: bool) -> None:
         raise NotImplementedError
@@ -116,7 +118,15 @@ class FixedJournal(Journal):
     def waiting(self) -> Sequence[JournalledTable]:
         names = (("public", "users"), ("hr", "pay"))
         return [
-            JournalledTable(schema_name=schema, table_name=name, entries=2, rows=self.rows, bytes=900, oldest=NOW)
+            JournalledTable(
+                schema_name=schema,
+                table_name=name,
+                entries=2,
+                rows=self.rows,
+                bytes=900,
+                oldest=NOW,
+                failure=self.failure if name == "users" else None,
+            )
             for schema, name in names
             if self.rows
         ]
@@ -198,7 +208,9 @@ def serving_console(
     def status(ctx: CallContext, body: bytes) -> Iterator[bytes]:
         waiting = memory.journal.waiting() if memory.journal else ()
         rows = sum(item.rows for item in waiting)
-        yield json.dumps({"rows": rows, "entries": 4, "bytes": 1800, "age": 2.5, "failure": None}).encode()
+        apart = [item for item in waiting if item.failure is not None]
+        sums = {"rows": rows, "entries": 4, "bytes": 1800, "age": 2.5, "failure": None, "set_apart": len(apart)}
+        yield json.dumps(sums).encode()
 
     server = Server(
         memory,

@@ -73,6 +73,17 @@ def test_the_first_page_shows_what_runs(rig: Rig) -> None:
         assert words in text
 
 
+def test_the_journal_names_a_table_that_cannot_be_published_and_the_reason(rig: Rig) -> None:
+    assert "set apart" not in rig.visitor().get("/journal").text
+    rig.journal.failure = "a <file> is lost"
+    try:
+        text = rig.visitor().get("/journal").text
+    finally:
+        rig.journal.failure = None
+    assert "1 table is set apart" in text
+    assert "a &lt;file&gt; is lost" in text
+
+
 def test_tables_have_what_they_take_up(rig: Rig) -> None:
     text = rig.visitor().get("/tables").text
     for words in ("users", "People", "12,000", "3.0 MB", 'class="spark"', "2 tables"):

@@ -37,11 +37,24 @@ def journal_lines(session: RemoteSession) -> list[str]:
     lines = [f"journal of {report['catalog']}: {_waiting(report)}"]
     if report["failure"] is not None:
         lines.append(f"journal of {report['catalog']}: the last flush failed: {' '.join(report['failure'].split())}")
+    lines += [f"journal of {report['catalog']}: {line}" for line in _set_apart(report)]
     if report["overwritten"] or report["deleted"]:
         lines.append(
             f"journal of {report['catalog']}: others had changed {_count(report['overwritten'], 'row')} and deleted "
             f"{_count(report['deleted'], 'row')} past it"
         )
+    return lines
+
+
+def _set_apart(report: dict[str, Any]) -> list[str]:
+    """Absent in what older servers answer."""
+    shown = report.get("tables_set_apart", [])
+    lines = [
+        f"table {item['schema_name']}.{item['table_name']} is set apart: {' '.join(item['failure'].split())}"
+        for item in shown
+    ]
+    if hidden := report.get("set_apart", 0) - len(shown):
+        lines.append(f"{_count(hidden, 'table')} set apart that you may not know of")
     return lines
 
 

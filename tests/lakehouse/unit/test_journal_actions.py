@@ -267,6 +267,25 @@ def test_status_is_there_for_those_who_may_not_see_the_journal(
     assert "journal of lake" not in out
 
 
+def test_status_names_the_tables_that_cannot_be_published_and_the_reasons(
+    server: Server, control: FakeControl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    control.set_apart("hidden.secret", "a file\nis lost")
+    control.set_apart("public.seen", waits_for="hidden.secret")
+    assert command(server, "status") == 0
+    out = capsys.readouterr().out
+    assert "journal of lake: table hidden.secret is set apart: a file is lost\n" in out
+    tie = "table public.seen is set apart: commits that wait tie it to {}, which could not be published\n"
+    assert tie.format("'hidden.secret'") in out
+    # Whoever may ask, and not know of every table, is told of those that he may know of.
+    assert command(server, "status", who="other") == 0
+    out = capsys.readouterr().out
+    assert tie.format("a table that is not shown") in out
+    assert "journal of lake: 1 table set apart that you may not know of\n" in out
+    assert "secret" not in out
+    assert "lost" not in out
+
+
 def test_duckdb_sees_why_a_table_cannot_be_published(client: Client, server: Server, control: FakeControl) -> None:
     control.set_apart("public.seen", "a file is lost")
     control.wait_for("hidden", "secret", entries=1, rows=1, seconds=1)
