@@ -1,8 +1,9 @@
 """``make test-faults``: deaths, lost answers and a failing database, as SEED decides; started again, it goes on.
 
 The parts: deaths in single statements and DDL, two hundred in transactions, answers lost at every step on SQLite and on
-PostgreSQL, PostgreSQL itself failing, lives of journals, others that change columns while rows wait in the journal, and
-histories of clients at two servers beside all of that. What came out is printed at the end.
+PostgreSQL, PostgreSQL itself failing, lives of journals, others that change columns while rows wait in the journal,
+tables that cannot be published among healthy ones, and histories of clients at two servers beside all of that. What
+came out is printed at the end.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tests.faults.cases import cases
 from tests.faults.histories import OneServer, TwoServers
 from tests.faults.journal_life import JournalLives
 from tests.faults.lost import lost_cases
-from tests.faults.parts import Database, Faults, HeldCommits, Item, Part, Place, Schemas
+from tests.faults.parts import Database, Faults, HeldCommits, Item, Part, Place, Poisoned, Schemas
 from tests.faults.summary import Result, print_summary
 from tests.faults.transactions import transaction_cases
 
@@ -35,6 +36,7 @@ PARTS: dict[str, Part] = {
     "held-commits": HeldCommits(),
     "journals": JournalLives(),
     "schemas": Schemas(),
+    "poisoned": Poisoned(),
     "two-servers": TwoServers(),
     "one-server": OneServer(),
 }

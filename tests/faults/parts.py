@@ -11,6 +11,7 @@ from typing import Protocol
 
 from tests.faults.cases import Case, run
 from tests.faults.database import HeldCommit, database_cases, held_commits, hold_commit, troubled
+from tests.faults.poisoned import ARGUMENTS, Poisoning, poisonings, run_poisoned
 from tests.faults.rig import Rig, Rows, as_rows
 from tests.faults.schemas import SchemaWalk, schema_walks, walk
 from tests.faults.summary import Result
@@ -23,7 +24,7 @@ from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.spark.server import SparkServer
 
-__all__ = ["Database", "Faults", "HeldCommits", "Item", "Part", "Place", "Schemas"]
+__all__ = ["Database", "Faults", "HeldCommits", "Item", "Part", "Place", "Poisoned", "Schemas"]
 
 
 class Item(Protocol):
@@ -150,6 +151,28 @@ class Database(Part):
             spark = place.spark("postgresql").url
             self._rig = place.stack.enter_context(troubled(place.folder / "troubled", place.postgres, spark=spark))
         return run_case(item, self._rig, place)
+
+
+class Poisoned(Part):
+    """A table that cannot be published among healthy ones, under a server that journals."""
+
+    def __init__(self) -> None:
+        self._rigs: dict[str, Rig] = {}
+
+    def items(self, seed: int) -> Sequence[Item]:
+        return poisonings(seed)
+
+    def run(self, item: Item, place: Place, catalog: str | None) -> Result:
+        assert isinstance(item, Poisoning)
+        kind = catalog or item.catalog
+        if kind not in self._rigs:
+            uri = place.stack.enter_context(place.postgres.database()) if kind == "postgresql" else None
+            spark = place.spark(kind).url
+            rig = Rig(place.folder / f"poisoned-{kind}", spark=spark, catalog_uri=uri, arguments=ARGUMENTS)
+            self._rigs[kind] = rig
+            place.stack.callback(rig.close)
+        commits, kills = run_poisoned(item, self._rigs[kind])
+        return Result(what=str(item), said="all that was acknowledged is there", kills=kills, transactions=commits)
 
 
 class HeldCommits(Part):
