@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,7 @@ from tests.attacks.callers import create
 
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.statement import ChangeableTable
-from sparkport.errors import Conflict, FailedPrecondition, InternalError, SparkportError, Unavailable
+from sparkport.errors import Conflict, FailedPrecondition, InternalError, ResourceExhausted, SparkportError, Unavailable
 from sparkport.lakehouse.journal.settings import JournalSettings
 from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.names import TableName
@@ -240,6 +241,41 @@ def test_one_lost_race_sets_nobody_apart(lakehouse: Lakehouse, spark: FakeSpark)
     spark.on_commit = lose
     assert lakehouse.engine.flush().rows == {A: 1, B: 1, C: 1, D: 1}
     assert spark.tried == [{A, B, C, D}] * 2
+
+
+def test_an_answer_that_is_lost_is_no_failure(lakehouse: Lakehouse, spark: FakeSpark) -> None:
+    """What was asked for is done, which another look shows."""
+    commit = lakehouse.engine.committer.commit
+
+    def lost(request: CommitRequest) -> NoReturn:
+        commit(request)
+        raise Unavailable("the answer is lost")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lakehouse.engine.committer, "commit", lost)
+        assert lakehouse.engine.flush().failures == {}
+    assert spark.committed == [{A, B, C, D}]
+    assert waiting(lakehouse) == {}
+
+
+def test_what_cannot_be_put_aside_of_a_table_that_others_dropped_holds_up_nobody(
+    lakehouse: Lakehouse, spark: FakeSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with lakehouse.store.database.transaction(write=True) as work:
+        work.change("DELETE FROM iceberg_tables WHERE table_name = 'a'")
+    files = lakehouse.engine.storage.files
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "write_new", _no_room)
+        flushed = lakehouse.engine.flush()
+    assert flushed.rows == {B: 1, C: 1, D: 1}
+    assert waiting(lakehouse) == {A: "no room left"}
+    assert lakehouse.engine.flush().failures == {}
+    assert waiting(lakehouse) == {}
+    assert list(Path(lakehouse.settings.warehouse_path, ".journal").glob("a-*.parquet"))
+
+
+def _no_room(*_: object) -> NoReturn:
+    raise ResourceExhausted("no room left")
 
 
 def test_metrics_name_the_tables_that_are_set_apart_and_the_reasons(lakehouse: Lakehouse, spark: FakeSpark) -> None:

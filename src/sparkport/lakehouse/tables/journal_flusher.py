@@ -34,7 +34,6 @@ __all__ = ["Flushed", "JournalFlusher", "told"]
 
 logger = logging.getLogger(__name__)
 
-_ATTEMPTS = 5
 _MOST_NAMED = 5
 _MOST_BYTES = 48 << 20
 _MOST_ROWS = 500_000
@@ -86,7 +85,8 @@ class _Run:
     left: set[TableName] = field(default_factory=set)
     alone: set[TableName] = field(default_factory=set)
     """Those that one of several must be to blame among."""
-    lost_races: int = 0
+    tries: int = 0
+    """Of the same, one after the other."""
 
 
 class JournalFlusher:
@@ -165,17 +165,17 @@ class JournalFlusher:
             applied = self._apply(cut, batch, end, failures)
         except Exception as exc:
             self._require_working(end, exc)
-            if isinstance(exc, (Conflict, NotFound)) and run.lost_races < _ATTEMPTS - 1:
-                run.lost_races += 1  # a table was altered or dropped between the look at it and the commit
+            run.tries += 1
+            if run.tries < _attempts(exc):
                 return
-            run.lost_races = 0
+            run.tries = 0
             if len(batch) == 1:
                 self._set_apart(batch[0], failures or dict.fromkeys(batch[0].tables, exc), run)
             else:
                 blamed = [group for group in batch if not group.tables.isdisjoint(failures)] or batch
                 run.alone.update(table for group in blamed for table in group.tables)
             return
-        run.lost_races = 0
+        run.tries = 0
         if applied:
             self.seconds.add(time.monotonic() - began)
             run.rows.update(applied)
@@ -276,6 +276,13 @@ class JournalFlusher:
                 overwritten,
                 deleted,
             )
+
+
+def _attempts(exc: Exception) -> int:
+    """How often the same is tried before it counts as failed."""
+    if isinstance(exc, (Conflict, NotFound)):
+        return 5  # a table was altered or dropped between the look at it and the commit
+    return 2 if isinstance(exc, Unavailable) else 1  # it may have been done, and the answer was lost
 
 
 def _revision(waiting: Iterable[Entry]) -> int:
