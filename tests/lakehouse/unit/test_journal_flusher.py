@@ -15,12 +15,14 @@ import pytest
 from tests.attacks.callers import create
 
 from sparkport.catalog.context import CallContext
+from sparkport.catalog.ddl import AddColumn
 from sparkport.catalog.statement import ChangeableTable
 from sparkport.errors import Conflict, FailedPrecondition, InternalError, ResourceExhausted, SparkportError, Unavailable
 from sparkport.lakehouse.journal.settings import JournalSettings
 from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.settings import LakehouseSettings
+from sparkport.lakehouse.tables.table import LakeTable
 from sparkport.lakehouse.write import journal_room
 from sparkport.lakehouse.write.commit_request import CommitRequest, Committed, quoted_names
 from sparkport.lakehouse.write.journal_flush import JournalFlush
@@ -298,6 +300,26 @@ def test_who_flushes_is_told_of_tables_that_he_may_know_of(lakehouse: Lakehouse,
     assert str(refused.value) == (
         "table 'public.b' could not be published: second; 2 more tables could not be published. What waits is kept"
     )
+
+
+def test_an_alteration_waits_however_often_another_server_adds_to_the_backlog(
+    lakehouse: Lakehouse, spark: FakeSpark
+) -> None:
+    other = Lakehouse(lakehouse.settings, journal=SETTINGS)
+    try:
+        spark.on_commit = lambda: insert(other, A) if len(spark.tried) < 12 else None
+        schema = lakehouse.catalog.schema(CallContext(), "public")
+        assert schema is not None
+        table = schema.table(CallContext(), "a")
+        assert isinstance(table, LakeTable)
+        table.alter(CallContext(), AddColumn(pa.field("note", pa.string())))
+    finally:
+        other.stop()
+    assert len(spark.committed) == 12
+    current = lakehouse.engine.versions.current(A)
+    assert current is not None
+    assert [field["name"] for field in current.columns.fields] == ["n", "note"]
+    assert waiting(lakehouse).keys() == {B, C, D}
 
 
 # How much may wait
