@@ -138,7 +138,7 @@ class _View(SparkView):
     """Reads the table ``hidden``."""
 
     name = "totals"
-    schema = COLUMNS  # type: ignore[assignment]
+    schema = COLUMNS
 
     def scan(self, ctx: CallContext, request: ScanRequest) -> Scan:
         raise NotImplementedError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from sparkport.catalog.context import CallContext, current_call
@@ -282,10 +282,19 @@ class LakeEngine:
         """
         if not tables or self.storage.pointers.journal is None:
             return False
-        if not any(journal.table in tables for journal in self.storage.pointers.cut().journal.pending):
+        known = {*tables, *self._names_in_journal(tables)}
+        if not any(journal.table in known for journal in self.storage.pointers.cut().journal.pending):
             return False
-        self.flusher.flush(timeout, of=tables, check=check).require(tables)
+        self.flusher.flush(timeout, of=known, check=check).require(known)
         return True
+
+    def _names_in_journal(self, tables: Iterable[TableName]) -> Iterator[TableName]:
+        """By which the journal knows tables: it may not have heard yet that others have renamed one."""
+        for table in tables:
+            with contextlib.suppress(SparkportError):  # one that cannot be read is known by its own name
+                version = self.versions.current(table)
+                if version is not None and version.journal is not None:
+                    yield version.journal.table
 
     @contextlib.contextmanager
     def dropping(self, ctx: CallContext, tables: Collection[TableName]) -> Iterator[None]:
