@@ -93,3 +93,9 @@ def ipc(rows: pa.Table) -> bytes:
         writer.write_table(rows)
     data: bytes = sink.getvalue().to_pybytes()
     return data
+
+
+def test_a_list_of_moments_beyond_pythons_years_is_shown_in_part() -> None:
+    far = pa.array([2**63 - 1, None, 5], pa.int64()).view(pa.timestamp("us"))
+    whole = pa.ListViewArray.from_arrays(pa.array([0, 1], pa.int32()), pa.array([1, 2], pa.int32()), far)
+    assert own_values(whole.slice(0, 1)).equals(whole.slice(0, 1))

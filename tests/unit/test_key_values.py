@@ -101,7 +101,7 @@ def test_rows_are_found_by_all_values_of_a_key() -> None:
 
 
 def test_the_error_names_the_key_and_its_values() -> None:
-    error = duplicate_key("t", AB, [1, "x" * 200])
+    error = duplicate_key("t", AB, [pa.scalar(1), pa.scalar("x" * 200)])
     assert error.code is Code.ALREADY_EXISTS
     assert DuplicateKey.duckdb_exception == "ConstraintException"
     assert error.message.startswith("table 't': duplicate key (a = 1, b = 'xxx")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import uuid
 from collections.abc import Sequence
 from decimal import Decimal
@@ -19,7 +20,7 @@ from sparkport.catalog.context import CallContext
 from sparkport.catalog.row_ids import ROW_ID, data_schema
 from sparkport.catalog.scan import ScanRequest
 from sparkport.catalog.statement import ChangeableTable
-from sparkport.errors import InvalidArgument
+from sparkport.errors import FailedPrecondition, InvalidArgument
 from sparkport.handlers.directory import Directory
 from sparkport.handlers.upserts import Upsert, Upserts
 from sparkport.memory import MemoryCatalog, MemoryTable
@@ -30,6 +31,7 @@ from sparkport.upserts.model import KeyedChange, KeyedRequest
 from sparkport.upserts.spool import RowSpool
 
 ID = uuid.UUID(int=7)
+FAR_DATES = list(pa.array([2**31 - 1, -(2**31) + 1, 3_000_000], pa.int32()).view(pa.date32()))
 VALUES: list[tuple[pa.DataType, list[Any]]] = [
     (pa.bool_(), [True, False]),
     (pa.int8(), [-128, 127]),
@@ -46,6 +48,9 @@ VALUES: list[tuple[pa.DataType, list[Any]]] = [
     (pa.timestamp("us"), [dt.datetime(1969, 12, 31, 23, 59, 59, 999999), dt.datetime(2026, 3, 29, 2, 30)]),
     (pa.timestamp("ns"), [1, 2**62]),
     (pa.timestamp("us", "Europe/Berlin"), [dt.datetime(2026, 10, 25, h, 30, tzinfo=dt.UTC) for h in (0, 1)]),
+    (pa.timestamp("s", "UTC"), [2**63 - 1, -(2**63) + 1, 10**12, 0]),
+    (pa.timestamp("ns", "UTC"), [2**63 - 1, 1_001, 1_002]),
+    (pa.date32(), FAR_DATES),
     (pa.uuid(), [ID.bytes, bytes(16)]),
     (pa.dictionary(pa.int8(), pa.string()), ["x", "y"]),
 ]
@@ -193,3 +198,28 @@ def _contents(catalog: MemoryCatalog) -> dict[int, int]:
     scanned = pa.Table.from_batches(list(table.scan(CallContext(), ScanRequest())), table.schema)
     assert len(np.unique(scanned.column("id"))) == scanned.num_rows
     return dict(zip(scanned.column("id").to_pylist(), scanned.column("v").to_pylist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "text"),
+    [
+        (pa.timestamp("us", "UTC"), 0, "1970-01-01 00:00:00+00:00"),
+        (pa.timestamp("us", "UTC"), 2**63 - 1, "infinity"),
+        (pa.timestamp("us"), -(2**63) + 1, "-infinity"),
+        (pa.timestamp("us"), 864 * 10**15, "29349-01-26 00:00:00.000000"),
+        (pa.timestamp("s"), 10**13, "10000000000000 s"),
+        (pa.timestamp("ns"), 1_001, "1970-01-01 00:00:00.000001001"),
+        (pa.time64("us"), 86_400_000_000, "24:00:00"),
+    ],
+    ids=str,
+)
+def test_a_moment_that_is_there_twice_is_named_whatever_it_is(kind: pa.DataType, number: int, text: str) -> None:
+    keys = InputKeys(Scratch(), [pa.field("at", kind)])
+    try:
+        keys.append(pa.RecordBatch.from_arrays([pa.array([number, number], pa.int64()).view(kind)], names=["at"]))
+        with pytest.raises(InvalidArgument, match=re.escape(f"the key (at) = ({text})")):
+            keys.require_distinct()
+        with pytest.raises(FailedPrecondition, match=re.escape(f"the key (at) = ({text})")):
+            keys.require_unambiguous(Matches(np.array([0, 0]), np.array([1, 2])))
+    finally:
+        keys.close()

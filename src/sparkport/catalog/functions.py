@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from sparkport.catalog.context import CallContext
+from sparkport.catalog.plain_values import value_text
 from sparkport.catalog.scan import Scannable, ScanRequest
 from sparkport.errors import InvalidArgument
 
@@ -73,11 +74,17 @@ class Arguments:
 
     def __getitem__(self, name: str) -> Any:
         """The value as a Python object."""
-        return self.values[name].as_py()
+        return self._value(name)
 
     def get(self, name: str, default: Any = None) -> Any:
         value = self.values.get(name)
-        return default if value is None or not value.is_valid else value.as_py()
+        return default if value is None or not value.is_valid else self._value(name)
+
+    def _value(self, name: str) -> Any:
+        try:
+            return self.values[name].as_py()
+        except (ArithmeticError, ValueError) as exc:  # a date beyond the years of Python's
+            raise InvalidArgument(f"the argument '{name}' is {value_text(self.values[name])}, out of range") from exc
 
 
 class Function(ABC):

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from sparkport.catalog.plain_values import plain_value, value_text
 from sparkport.catalog.table import Key
 from sparkport.errors import DuplicateKey
 
@@ -115,14 +116,16 @@ def _are_numbers(theirs: pa.ChunkedArray, own: pa.ChunkedArray) -> bool:
     return bool(pa.types.is_integer(own.type) and theirs.type == own.type and not theirs.null_count)
 
 
-def duplicate_key(table: str, key: Key, values: Iterable[Any]) -> DuplicateKey:
+def duplicate_key(table: str, key: Key, values: Iterable[pa.Scalar]) -> DuplicateKey:
     shown = ", ".join(f"{name} = {_text(value)}" for name, value in zip(key.columns, values, strict=True))
     message = f"table '{table}': duplicate key ({shown}) violates {key}"
     return DuplicateKey(message, table=table, columns=key.columns, primary=key.primary)
 
 
-def _text(value: Any) -> str:
-    text = repr(value) if isinstance(value, str | bytes) else str(value)
+def _text(value: pa.Scalar) -> str:
+    plain = plain_value(value)
+    is_quoted = isinstance(plain, str | bytes) and not pa.types.is_temporal(value.type)
+    text = repr(plain) if is_quoted else value_text(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 

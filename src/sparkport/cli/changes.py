@@ -9,6 +9,7 @@ from typing import TextIO
 
 import pyarrow as pa
 
+from sparkport.catalog.plain_values import plain_rows
 from sparkport.cli.remote import Remote
 from sparkport.client import connect
 from sparkport.errors import InvalidArgument
@@ -33,7 +34,7 @@ def print_changes(remote: Remote, table: str, first: str, *, last: str | None, f
 
 def _print(batches: Iterable[pa.RecordBatch], out: TextIO) -> None:
     for batch in batches:
-        for row in batch.to_pylist():
+        for row in plain_rows(batch):
             print(json.dumps(row, default=str, ensure_ascii=False), file=out)
         out.flush()
 

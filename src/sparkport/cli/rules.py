@@ -15,6 +15,7 @@ import pyarrow as pa
 from sparkport.auth import Authorizer, Identity, Operation, Resource, RuleAuthorizer
 from sparkport.auth.files import read_file
 from sparkport.auth.policy import Policy
+from sparkport.catalog.plain_values import plain_rows
 from sparkport.catalog.row_ids import data_schema
 from sparkport.cli.remote import Item, Remote, connected
 from sparkport.client import connect
@@ -130,7 +131,7 @@ def _sample(item: Item, policy: Policy | None, remote: Remote, rows: int) -> lis
         found: list[dict[str, Any]] = []
         with scan:
             for batch in scan:
-                found += _seen(item, policy, batch).slice(0, rows - len(found)).to_pylist()
+                found += plain_rows(_seen(item, policy, batch).slice(0, rows - len(found)))
                 if len(found) >= rows:
                     break
         return found

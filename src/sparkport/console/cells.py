@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sparkport.catalog.plain_values import value_text
+
 __all__ = ["Cell", "cells", "shown"]
 
 _TEXT = 200
@@ -81,7 +83,8 @@ def _is_binary(kind: pa.DataType) -> bool:
 
 
 def _texts(column: pa.Array) -> list[str | None]:
-    """By Arrow's own casts: Python's dates end in the year 9999."""
+    if pa.types.is_temporal(column.type):  # Arrow takes infinity for a date like others, or for none
+        return [_plain(value) if value.is_valid else None for value in column]
     try:
         texts: list[str | None] = column.cast(pa.string()).to_pylist()
     except (pa.ArrowException, ValueError):
@@ -91,7 +94,7 @@ def _texts(column: pa.Array) -> list[str | None]:
 
 def _plain(value: pa.Scalar) -> str:
     try:
-        return str(value.as_py())
+        return value_text(value)
     except (pa.ArrowException, ArithmeticError, ValueError):
         return f"({value.type})"
 

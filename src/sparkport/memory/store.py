@@ -214,14 +214,14 @@ class Store:
             values = KeyValues.joined(added)
             repeated = values.repeated()
             if repeated is not None:
-                raise duplicate_key(table.name, key, [value[0].as_py() for value in repeated])
+                raise duplicate_key(table.name, key, [value[0] for value in repeated])
             for segment in definition.rows.segments(now):
                 columns = [segment.batch.column(name) for name in key.columns]
                 places = values.places_in(columns)
                 for place in [] if places is None else places.to_pylist():
                     is_alive = segment.ended.get(place, now + 1) > now
                     if is_alive and segment.ids()[place].as_py() not in moved:
-                        raise duplicate_key(table.name, key, [column[place].as_py() for column in columns])
+                        raise duplicate_key(table.name, key, [column[place] for column in columns])
 
     # transactions.Engine
 

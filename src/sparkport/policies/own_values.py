@@ -37,7 +37,7 @@ def _taken(values: pa.Array, places: pa.Array) -> pa.Array:
     try:
         return values.take(places)
     except pa.ArrowNotImplementedError:  # of view types
-        return pa.array([values[place].as_py() for place in places.to_pylist()], values.type)
+        return pa.array([values[place] for place in places.to_pylist()], values.type)
 
 
 def _is_shared(kind: pa.DataType) -> bool:
@@ -53,8 +53,10 @@ def _is_shared(kind: pa.DataType) -> bool:
 
 
 def _made_anew(column: pa.Array) -> pa.Array:
+    """Of Arrow's own values, as Python lacks some dates; Arrow makes no runs of those."""
+    has_runs = pa.types.is_run_end_encoded(column.type)
     try:
-        return pa.array(column.to_pylist(), column.type)
+        return pa.array(column.to_pylist() if has_runs else list(column), column.type)
     except (pa.ArrowException, ArithmeticError, TypeError, ValueError):
         # Not chained: the message may have a value in it.
         raise PermissionDenied(f"a column of type {column.type} cannot be shown in part") from None

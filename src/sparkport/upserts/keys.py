@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -14,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparkport.catalog.disk_errors import NO_SPACE
+from sparkport.catalog.plain_values import is_moment, value_text
 from sparkport.errors import (
     FailedPrecondition,
     InternalError,
@@ -34,6 +36,11 @@ _LONGEST_SHOWN = 100
 _MEMORY = "1GB"
 _WIDE = pa.string()
 """How decimals are compared that have more digits than DuckDB's: all of one column are written in the same way."""
+
+_INFINITE = 2**63 - 1
+"""DuckDB's infinity in timestamps of any unit; the negative of it is the other one."""
+
+_NANOS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 Numbers = NDArray[np.int64]
 
@@ -116,9 +123,9 @@ class InputKeys:
     def require_distinct(self) -> None:
         """Raise InvalidArgument where two rows of the input have the same key; NULL is no key."""
         names, known = ", ".join(self._names), " AND ".join(f"{name} IS NOT NULL" for name in self._names)
-        twice = self._rows(f"SELECT {names} FROM keys WHERE {known} GROUP BY ALL HAVING count(*) > 1 LIMIT 1")
-        if twice:
-            raise InvalidArgument(f"the input has more than one row with the key {self._named(twice[0])}")
+        twice = self._table(f"SELECT {names} FROM keys WHERE {known} GROUP BY ALL HAVING count(*) > 1 LIMIT 1")
+        if twice.num_rows:
+            raise InvalidArgument(f"the input has more than one row with the key {self._named(twice)}")
 
     def filter(self) -> Expression | None:
         """What a scan may be limited to: keys like those of the input."""
@@ -130,7 +137,10 @@ class InputKeys:
             child, few = Column(column.name, sql_type), self.rows <= _MOST_LISTED
             chosen = f"DISTINCT {name}" if few else f"unnest([min({name}), max({name})])"
             values = self._table(f"SELECT {chosen} AS v FROM keys WHERE {name} IS NOT NULL").column("v")
-            literals = [Literal(value, sql_type) for value in _plain(values)]
+            plain = _plain(values, column.type)
+            if plain is None:
+                continue
+            literals = [Literal(value, sql_type) for value in plain]
             if few and literals:
                 parts.append(In(child, tuple(literals)))
             elif literals:
@@ -177,7 +187,7 @@ class InputKeys:
         again = np.flatnonzero(matches.numbers[1:] == matches.numbers[:-1])
         if len(again):
             number, names = int(matches.numbers[again[0]]), ", ".join(self._names)
-            key = self._rows(f"SELECT {names} FROM keys WHERE number = {number}")[0]
+            key = self._table(f"SELECT {names} FROM keys WHERE number = {number}")
             raise FailedPrecondition(f"the table has more than one row with the key {self._named(key)}")
 
     def close(self) -> None:
@@ -216,32 +226,43 @@ class InputKeys:
         with self._using() as cursor:
             return cursor.sql(query).to_arrow_table()
 
-    def _rows(self, query: str) -> list[tuple[object, ...]]:
-        self._flush()
-        with self._using() as cursor:
-            return cursor.execute(query).fetchall()
-
-    def _named(self, key: Sequence[object]) -> str:
-        values = ", ".join(_shown(value) for value in key)
+    def _named(self, keys: pa.Table) -> str:
+        """The first of these."""
+        pairs = zip(keys.columns, self._columns, strict=True)
+        values = ", ".join(_shown(values.combine_chunks(), column.type) for values, column in pairs)
         return f"({', '.join(column.name for column in self._columns)}) = ({values})"
 
 
 def comparable(column: pa.Array) -> pa.Array:
-    """A column as DuckDB compares it by value: what an extension makes of its bytes is of no concern."""
+    """A column as DuckDB compares it by value: what an extension makes of its bytes is of no concern.
+
+    Moments are compared as the numbers that they are stored as: not all have a place in DuckDB's own types.
+    """
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     if isinstance(column, pa.DictionaryArray):
         column = column.dictionary_decode()
+    if is_moment(column.type):
+        return column.view(_number(column.type))
     return column.cast(_WIDE) if pa.types.is_decimal256(column.type) else column
 
 
-def _plain_type(data_type: pa.DataType) -> pa.DataType:
+def _number(moment: pa.DataType) -> pa.DataType:
+    return pa.int32() if moment.bit_width == 32 else pa.int64()
+
+
+def _value_type(data_type: pa.DataType) -> pa.DataType:
     if isinstance(data_type, pa.BaseExtensionType):
         data_type = data_type.storage_type
-    if pa.types.is_dictionary(data_type):
-        data_type = data_type.value_type
+    return data_type.value_type if pa.types.is_dictionary(data_type) else data_type
+
+
+def _plain_type(data_type: pa.DataType) -> pa.DataType:
+    data_type = _value_type(data_type)
+    if is_moment(data_type):
+        return _number(data_type)
     return _WIDE if pa.types.is_decimal256(data_type) else data_type
 
 
@@ -252,19 +273,28 @@ def _is_ordered_alike(data_type: pa.DataType) -> bool:
     return bool(pa.types.is_integer(data_type) or is_text or is_moment)
 
 
-def _plain(values: pa.ChunkedArray) -> list[object]:
-    """As filters hold them: moments as whole units of their type, which are microseconds where there is a zone."""
-    if pa.types.is_date32(values.type):
-        values = values.cast(pa.int32())
-    elif pa.types.is_timestamp(values.type) and values.type.tz is not None:
-        values = values.cast(pa.timestamp("us", values.type.tz)).cast(pa.int64())
-    elif pa.types.is_timestamp(values.type):
-        values = values.cast(pa.int64())
-    return [value for value in values.to_pylist() if value is not None]
+def _plain(values: pa.ChunkedArray, data_type: pa.DataType) -> list[Any] | None:
+    """As filters hold them: moments as whole units of their type, which are microseconds where there is a zone.
+
+    None where they cannot be said so.
+    """
+    found = [value for value in values.to_pylist() if value is not None]
+    if not pa.types.is_timestamp(data_type) or data_type.tz is None:
+        return found
+    micros = [_micros(value, data_type.unit) for value in found]
+    return None if None in micros else micros
 
 
-def _shown(value: object) -> str:
-    text = str(value)
+def _micros(number: int, unit: str) -> int | None:
+    if abs(number) == _INFINITE:
+        return number
+    whole, rest = divmod(number * _NANOS[unit], 1_000)
+    return None if rest or abs(whole) >= _INFINITE else whole
+
+
+def _shown(values: pa.Array, data_type: pa.DataType) -> str:
+    kind = _value_type(data_type)
+    text = value_text((values.view(kind) if is_moment(kind) else values)[0])
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from sparkport.errors import Unsupported
+from sparkport.lakehouse.columns.defaults import write_default
 from sparkport.lakehouse.columns.older_rows import evolved, initial_values
 from sparkport.lakehouse.columns.types import stored_type
 
@@ -69,3 +70,9 @@ def test_fields_within_lists_and_maps_get_their_defaults_too() -> None:
     maps = [{"type": "map", "key-id": 2, "key": "string", "value-id": 3, "value": each} for each in (old, new)]
     column = pa.array([[("k", {"a": 1}), ("n", None)], None], stored_type(maps[0]))
     assert evolved(column, *maps).to_pylist() == [[("k", {"b": "new", "a": 1}), ("n", None)], None]
+
+
+@pytest.mark.parametrize("default", ["['infinity'::TIMESTAMP]", "[NULL::TIMESTAMP]", "[TIMESTAMP '2020-01-01']"])
+def test_a_list_of_whatever_moments_is_no_default_that_iceberg_has(default: str) -> None:
+    column = pa.field("x", pa.list_(pa.timestamp("us")), metadata={"default": default})
+    assert write_default(column, {"id": 1, "type": {"type": "list"}}) is None

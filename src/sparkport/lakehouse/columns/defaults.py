@@ -62,7 +62,7 @@ def write_default(column: pa.Field, iceberg_field: Json) -> Any:
 def single_value(values: pa.Array, column: pa.Field, iceberg_field: Json) -> Any:
     """The first of these values as JSON, in the form in which the column is stored."""
     iceberg_type = iceberg_field["type"]
-    if values[0].as_py() is None if pa.types.is_nested(values.type) else not values[0].is_valid:
+    if not values[0].is_valid:
         return None
     if not isinstance(iceberg_type, str):
         raise _Inexpressible("is nested")

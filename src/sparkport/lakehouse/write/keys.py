@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparkport.catalog.key_values import KeyValues, duplicate_key
+from sparkport.catalog.plain_values import stored_numbers
 from sparkport.catalog.row_ids import ROW_ID
 from sparkport.catalog.table import Key
 from sparkport.errors import DuplicateKey, ResourceExhausted
@@ -201,7 +202,7 @@ def _may_be_in_journal(journal: TableJournal, fields: Sequence[Json], values: Ke
     """Whether an entry has a row with one of these values, which may be gone since."""
     if len(values) > _FEW:
         return True
-    wanted = set(zip(*(column.to_pylist() for column in values.columns), strict=True))
+    wanted = set(zip(*(stored_numbers(column).to_pylist() for column in values.columns), strict=True))
     names = tuple(column_of(field) for field in fields)
     with _values_lock:
         known = [_values.get(entry, {}).get(names) for entry in journal.entries]
@@ -217,7 +218,7 @@ def _values_of(entry: Entry, names: tuple[str, ...]) -> frozenset[tuple[Any, ...
     rows = entry_rows(entry).values
     if not set(names) <= set(rows.column_names):
         return None
-    there = frozenset(zip(*(rows.column(name).to_pylist() for name in names), strict=True))
+    there = frozenset(zip(*(stored_numbers(rows.column(name)).to_pylist() for name in names), strict=True))
     with _values_lock:
         _values.setdefault(entry, {})[names] = there
     return there
@@ -250,7 +251,7 @@ def _literal(value: pa.Scalar, field: Json) -> Literal | None:
     sql_type = arrow_sql_type(value.type)
     if sql_type is None or pa.types.is_binary(value.type) or pa.types.is_boolean(value.type):
         return None
-    if pa.types.is_date(value.type) or pa.types.is_timestamp(value.type):
+    if pa.types.is_date(value.type) or pa.types.is_timestamp(value.type) or pa.types.is_time(value.type):
         return Literal(value.value, sql_type)
     return Literal(value.as_py(), sql_type)
 
@@ -345,7 +346,7 @@ def _duplicate(version: TableVersion, key: Key, values: Sequence[pa.Array]) -> D
     flat = [value.combine_chunks() if isinstance(value, pa.ChunkedArray) else value for value in values]
     batch = pa.RecordBatch.from_arrays(flat, names=[f"k{place}" for place in range(len(flat))])
     declared = next(iter(version.columns.as_declared([batch], key.columns)))
-    return duplicate_key(version.table.name, key, [column[0].as_py() for column in declared.columns])
+    return duplicate_key(version.table.name, key, [column[0] for column in declared.columns])
 
 
 def _fields(version: TableVersion, key: Key) -> list[Json]:
