@@ -23,7 +23,7 @@ from sparkport.errors import (
     Unavailable,
 )
 from sparkport.lakehouse.query.reasons import reasons
-from sparkport.lakehouse.spark.errors import LostRace, translated
+from sparkport.lakehouse.spark.errors import LostRace, NoTable, translated
 
 AT = "\n\tat org.apache.iceberg.SnapshotProducer.commit(SnapshotProducer.java:501)"
 ICEBERG = "org.apache.iceberg.exceptions."
@@ -120,9 +120,9 @@ def test_failures_are_told_apart(exc: Exception, expected: type[SparkportError])
     [
         raised(
             AnalysisException,
-            f"[TABLE_OR_VIEW_NOT_FOUND] The table or view `{WORDS}` cannot be found.",
+            f"[UNRESOLVED_COLUMN] A column `{WORDS}` cannot be resolved.",
             "org.apache.spark.sql.catalyst.ExtendedAnalysisException",
-            errorClass="TABLE_OR_VIEW_NOT_FOUND",
+            errorClass="UNRESOLVED_COLUMN",
             messageParameters={},
         ),
         raised(
@@ -140,6 +140,13 @@ def test_failures_are_told_apart(exc: Exception, expected: type[SparkportError])
 )
 def test_a_table_or_a_value_may_be_called_like_any_failure(exc: Exception) -> None:
     assert outcome(exc) is InternalError
+
+
+def test_a_table_that_is_not_found_is_told_from_other_failures() -> None:
+    words = f"[TABLE_OR_VIEW_NOT_FOUND] The table or view `{WORDS}` cannot be found."
+    stack = "org.apache.spark.sql.catalyst.ExtendedAnalysisException"
+    exc = raised(AnalysisException, words, stack, errorClass="TABLE_OR_VIEW_NOT_FOUND", messageParameters={})
+    assert outcome(exc) is NoTable
 
 
 def test_the_condition_is_told_and_no_more() -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from sparkport.errors import Conflict, InternalError, PermissionDenied, ResourceExhausted, SparkportError, Unavailable
 
-__all__ = ["LostRace", "translated"]
+__all__ = ["LostRace", "NoTable", "translated"]
 
 _NO_SPARK = frozenset({"UNAVAILABLE", "CANCELLED", "DEADLINE_EXCEEDED"})
 _OTHER_SPARK = ("INVALID_HANDLE.", "OPERATION_CANCELED")
@@ -28,6 +28,7 @@ _NO_CATALOG = frozenset(
     }
 )
 _LOST_RACE = frozenset({"ValidationException", "CommitFailedException"})
+_NO_TABLE = "TABLE_OR_VIEW_NOT_FOUND"
 _OF_EXECUTORS = "SparkException"
 """How a failed task ends. The driver meets others' commits, and these fail no task."""
 
@@ -37,6 +38,10 @@ _OF_SQLITE = "org.sqlite."
 
 class LostRace(Conflict):
     """Somebody else has committed to the table meanwhile: look at it again and decide again."""
+
+
+class NoTable(InternalError):
+    """Spark does not find a table. One that we saw was renamed or dropped since, and may have its name again by now."""
 
 
 @contextmanager
@@ -64,7 +69,8 @@ def _translation(what: str, exc: Exception) -> SparkportError:
     if _status(exc) in _NO_SPARK or str(condition).startswith(_OTHER_SPARK):
         return Unavailable(f"{what}: Spark is not there; try again")
     # Spark's texts name files, classes and statements, and so are for the log.
-    return InternalError(f"{what}: Spark failed: {condition or type(exc).__name__}")
+    kind = NoTable if condition == _NO_TABLE else InternalError
+    return kind(f"{what}: Spark failed: {condition or type(exc).__name__}")
 
 
 class _Cause(NamedTuple):

@@ -27,11 +27,11 @@ from sparkport.lakehouse.jars import JarCache
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.spark.command import spark_command, spark_environment
 from sparkport.lakehouse.spark.connect import open_session
-from sparkport.lakehouse.spark.errors import LostRace, translated
+from sparkport.lakehouse.spark.errors import LostRace, NoTable, translated
 from sparkport.lakehouse.spark.heartbeat import wait_for_answer, watch
 from sparkport.lakehouse.spark.sessions import Sessions, Work
 
-__all__ = ["LostRace", "Sessions", "SparkServer", "SparkState", "Work", "translated"]
+__all__ = ["LostRace", "NoTable", "Sessions", "SparkServer", "SparkState", "Work", "translated"]
 
 logger = logging.getLogger(__name__)
 

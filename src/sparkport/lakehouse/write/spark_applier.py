@@ -24,7 +24,7 @@ from sparkport.lakehouse.iceberg.durable import sync_snapshot
 from sparkport.lakehouse.iceberg.edits import drop_refs, move_main
 from sparkport.lakehouse.iceberg.metadata import BRANCH, Snapshot, TableMetadata, load
 from sparkport.lakehouse.names import TableName
-from sparkport.lakehouse.spark.server import LostRace, Sessions, Work, translated
+from sparkport.lakehouse.spark.server import LostRace, NoTable, Sessions, Work, translated
 from sparkport.lakehouse.spark.sql import quoted
 from sparkport.lakehouse.spark.staging import StagedRows, Staging
 from sparkport.lakehouse.write.applier import Staged
@@ -257,7 +257,7 @@ class SparkApplier:
             return staged
         self.discard(staged)
         has_changed = metadata is None or rows_and_columns(metadata) != rows_and_columns(staged.base)
-        if isinstance(failure, Unavailable) or not (has_changed or isinstance(failure, LostRace)):
+        if isinstance(failure, Unavailable) or not (has_changed or isinstance(failure, LostRace | NoTable)):
             raise failure
         return None
 

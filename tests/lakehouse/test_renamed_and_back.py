@@ -1,0 +1,59 @@
+"""A table that has another name just while Spark changes it, and its own again when we look."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.lakehouse.handles import NOBODY, Handle, create, main_of
+from tests.lakehouse.transacting import FIVE, Tx, by_key, names, people
+from tests.support.lakehouse import Lake
+
+from sparkport.lakehouse.write.spark_applier import SparkApplier, StagedSnapshot
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def insert(table: Handle) -> None:
+    table.insert(people((9, "nine")))
+
+
+def update(table: Handle) -> None:
+    table.update([table.ids()[1]], names("one"))
+
+
+def both(table: Handle) -> None:
+    """In one commit: a branch that lives as long as that."""
+    tx = Tx(table.lake)
+    table.update([table.ids()[1]], names("one"), tx.ctx)
+    table.insert(people((9, "nine")), tx.ctx)
+    tx.commit()
+
+
+@pytest.mark.parametrize("change", [insert, update, both])
+def test_a_change_is_tried_again_when_the_table_is_back(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, change: Callable[[Handle], None]
+) -> None:
+    table = create(lake, f"t_{change.__name__}", FIVE)
+    schema, spark, tries = main_of(lake), SparkApplier._run, list[BaseException]()
+
+    def run(applier: SparkApplier, staged: StagedSnapshot) -> None:
+        if tries:
+            return spark(applier, staged)
+        schema.rename_table(NOBODY, table.name, "elsewhere")
+        try:
+            spark(applier, staged)
+        except BaseException as exc:
+            tries.append(exc)
+            raise
+        finally:
+            schema.rename_table(NOBODY, "elsewhere", table.name)
+
+    monkeypatch.setattr(SparkApplier, "_run", run)
+    change(table)
+    assert len(tries) == 1
+    found = by_key(table.agreed())
+    assert found.get(9) == (None if change is update else "nine")
+    assert found[1] == ("n1" if change is insert else "one")
+    assert len(found) == (5 if change is update else 6)
+    assert [ref for ref in table.current.metadata.refs if ref != "main"] == []
