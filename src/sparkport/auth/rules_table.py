@@ -92,19 +92,20 @@ def _rule(entry: object, where: str) -> Rule:
     new_rows = entry.get("new_rows", "seen")
     if not isinstance(new_rows, str) or new_rows not in _NEW_ROWS:
         refuse(f"{where}: 'new_rows' must be 'seen' or 'any'")
+    rows = _expression(entry["rows"], where, "rows") if "rows" in entry else None
+    columns = _columns(entry.get("columns", {}), where)
     try:
         return Rule(
             subjects=texts.get("subjects", ()),
             operations=operations,
             resources=texts["resources"],
             roles=texts.get("roles", ()),
-            rows=_expression(entry["rows"], where, "rows") if "rows" in entry else None,
-            columns=_columns(entry.get("columns", {}), where),
+            rows=rows,
+            columns=columns,
             any_new_rows=_NEW_ROWS[new_rows],
         )
     except InvalidArgument as exc:
-        reason = exc.message.removeprefix(_PREFIX)
-        raise InvalidArgument(exc.message if reason.startswith(where) else f"{_PREFIX}{where}: {reason}") from exc
+        raise InvalidArgument(f"{_PREFIX}{where}: {exc.message.removeprefix(_PREFIX)}") from exc
 
 
 def _columns(value: object, where: str) -> dict[str, RuleExpression | None]:

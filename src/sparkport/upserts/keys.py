@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sparkport.catalog.disk_errors import NO_SPACE
+from sparkport.catalog.duckdb_errors import is_broken, is_out_of_room, is_unreadable
 from sparkport.catalog.plain_values import is_moment, value_text
 from sparkport.errors import (
     FailedPrecondition,
@@ -303,11 +303,10 @@ def _translated(scratch: Scratch) -> Iterator[None]:
     try:
         yield
     except (duckdb.Error, pa.ArrowException) as exc:
-        text = str(exc)
-        if isinstance(exc, duckdb.InternalException | duckdb.FatalException) or "has been invalidated" in text:
+        if is_broken(exc):
             scratch.replace()
-        if isinstance(exc, duckdb.OutOfMemoryException) or "Out of Memory" in text or NO_SPACE in text:
+        if is_out_of_room(exc):
             raise ResourceExhausted("comparing the keys needs more room than there is") from exc
-        if isinstance(exc, duckdb.IOException):
-            raise Unavailable(f"comparing the keys cannot go on: {text}") from exc
-        raise InternalError(f"comparing the keys failed: {text}") from exc
+        if is_unreadable(exc):
+            raise Unavailable(f"comparing the keys cannot go on: {exc}") from exc
+        raise InternalError(f"comparing the keys failed: {exc}") from exc

@@ -8,7 +8,7 @@ from typing import Any
 
 import duckdb
 
-from sparkport.catalog.disk_errors import NO_SPACE
+from sparkport.catalog.duckdb_errors import is_broken, is_interrupted, is_out_of_room, is_unreadable
 from sparkport.errors import Cancelled, Conflict, InternalError, ResourceExhausted, SparkportError, Unavailable
 
 __all__ = ["DuckDB", "duckdb_error", "is_broken", "translate"]
@@ -66,19 +66,12 @@ class DuckDB:
         return database
 
 
-def is_broken(exc: BaseException) -> bool:
-    """Whether an error has ruined the instance for everybody. In the middle of a stream only its text is left."""
-    if isinstance(exc, duckdb.InternalException | duckdb.FatalException):
-        return True
-    return str(exc).startswith(("INTERNAL Error", "FATAL Error")) or "database has been invalidated" in str(exc)
-
-
 def translate(exc: Any) -> SparkportError:
     """An error of a scan as one of ours; the caller raises it ``from exc``."""
     text = str(exc)
     if isinstance(exc, SparkportError):
         return exc
-    if isinstance(exc, duckdb.InterruptException) or text.startswith("INTERRUPT Error"):
+    if is_interrupted(exc):
         return Cancelled("the scan was cancelled")
     if "No files found" in text or "No such file" in text or "Cannot open file" in text or "FileNotFound" in text:
         return Conflict("files of the snapshot are gone: it was expired while it was being read")
@@ -86,10 +79,9 @@ def translate(exc: Any) -> SparkportError:
 
 
 def duckdb_error(exc: Any, what: str) -> SparkportError:
-    """An error of work that no table's files are to blame for. In the middle of a stream only its text is left."""
-    text = str(exc)
-    if isinstance(exc, duckdb.OutOfMemoryException) or text.startswith("Out of Memory Error") or NO_SPACE in text:
+    """An error of work that no table's files are to blame for."""
+    if is_out_of_room(exc):
         return ResourceExhausted(f"{what} needs more room than there is")
-    if isinstance(exc, duckdb.IOException | OSError) or text.startswith("IO Error"):
-        return Unavailable(f"{what} cannot go on: {text}")
-    return InternalError(f"{what} failed: {text}")
+    if is_unreadable(exc):
+        return Unavailable(f"{what} cannot go on: {exc}")
+    return InternalError(f"{what} failed: {exc}")
