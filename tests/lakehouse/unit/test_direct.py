@@ -26,7 +26,7 @@ from sparkport.lakehouse.iceberg.deletes import deleted_positions
 from sparkport.lakehouse.iceberg.manifests import ROW_ID_FIELD, SEQUENCE_FIELD, DataFile, DeleteFile
 from sparkport.lakehouse.iceberg.metadata import TableMetadata
 from sparkport.lakehouse.iceberg.plan import SnapshotPlan
-from sparkport.lakehouse.scan import direct, query, read
+from sparkport.lakehouse.scan import deleted_rows, direct, query, read
 from sparkport.lakehouse.scan.direct import arrow_type, read_ahead, removed
 from sparkport.lakehouse.scan.read import Reader
 
@@ -187,10 +187,10 @@ def test_deleted_rows_are_gone_whatever_batch_they_are_in(
     delete = DeleteFile("/x/dv", 8, len(gone), 0, (), offset=4, length=40)
     file = replace(plain(tmp_path / "a.parquet", count=30, group=7), deletes=(delete,))
     monkeypatch.setattr(direct, "deleted_positions", lambda fs, found: gone)
-    monkeypatch.setattr(read, "deleted_positions", lambda fs, found: gone)
+    monkeypatch.setattr(deleted_rows, "deleted_positions", lambda fs, found: gone)
     expected = [n for n in range(30) if n not in gone]
     for rows in (1, 4, 30):
-        monkeypatch.setattr(read, "_batch_rows", lambda files, rows=rows: rows)
+        monkeypatch.setattr(read, "BATCH_ROWS", rows)
         got = scan(reader, file, row_id=True)
         assert [row["Id"] for row in got] == expected
         assert [row["rowid"] for row in got] == [n + 100 for n in expected]
@@ -217,7 +217,7 @@ def test_removing_rows_keeps_all_others_in_order(count: int, gone: set[int], by_
 def test_small_batches_are_put_together(
     reader: Reader, tmp_path: Path, queries: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read, "_batch_rows", lambda files: 8)
+    monkeypatch.setattr(read, "BATCH_ROWS", 8)
     sizes = [3, 3, 1, 5, 20]
     files = [plain(tmp_path / f"{n}.parquet", count=size) for n, size in enumerate(sizes)]
     batches = list(reader.scan(METADATA, SnapshotPlan(None, 0, 7, tuple(files))))
@@ -228,7 +228,7 @@ def test_small_batches_are_put_together(
 def test_a_scan_that_reads_ahead_can_be_closed_in_the_middle(
     reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read, "_batch_rows", lambda files: 8)
+    monkeypatch.setattr(read, "BATCH_ROWS", 8)
     stream = reader.scan(METADATA, SnapshotPlan(None, 0, 7, (plain(tmp_path / "a.parquet", count=100),)))
     iterator = iter(stream)
     assert next(iterator).num_rows == 8

@@ -26,7 +26,7 @@ from sparkport.lakehouse.iceberg.metadata import TableMetadata
 from sparkport.lakehouse.iceberg.plan import SnapshotPlan
 from sparkport.lakehouse.iceberg.ranges import FileIndex
 from sparkport.lakehouse.iceberg.row_groups import OPEN_COST, ROW_GROUP_BYTES, footer_of, row_group_properties
-from sparkport.lakehouse.scan import direct, query, read
+from sparkport.lakehouse.scan import deleted_rows, direct, query, read
 from sparkport.lakehouse.scan.read import Reader
 from sparkport.lakehouse.scan.statistics import bounds_predicate
 from sparkport.protocol.frames import StreamWriter
@@ -217,7 +217,7 @@ def test_no_byte_of_a_row_that_is_left_out_leaves_with_a_part_of_its_row_group(
     reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Arrow pads what it writes with what follows in memory."""
-    monkeypatch.setattr(read, "_batch_rows", lambda files: 11)
+    monkeypatch.setattr(read, "BATCH_ROWS", 11)
     texts = [f"open {n:03}" for n in range(11)] + [f"secret {n:03}" for n in range(8)]
     file = written(tmp_path / "a.parquet", {2: texts}, group=100)
     for _ in range(2):
@@ -320,7 +320,7 @@ def test_deleted_rows_stay_gone_in_row_groups_in_the_middle(
     reader: Reader, tmp_path: Path, rows_read: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = np.array([3, 54, 56], np.int64)
-    for module in (direct, read):
+    for module in (deleted_rows, direct):
         monkeypatch.setattr(module, "deleted_positions", lambda fs, file: gone)
     delete = DeleteFile("/x/dv", 8, 3, 0, (), offset=4, length=40)
     file = numbers(tmp_path / "a.parquet", deletes=(delete,))

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, wait
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -31,6 +32,7 @@ from sparkport.lakehouse.iceberg.deletes import deleted_positions
 from sparkport.lakehouse.iceberg.lineage import ascending, filled, ids_of, places_of
 from sparkport.lakehouse.iceberg.manifests import ROW_ID_FIELD, SEQUENCE_FIELD, DataFile
 from sparkport.lakehouse.iceberg.row_groups import FIELD_ID, Footer, footer_of
+from sparkport.lakehouse.scan.decoded import Share, cuts, has_long_dictionary, row_bytes
 from sparkport.lakehouse.scan.query import Request
 
 __all__ = ["DirectScan", "arrow_type", "read_ahead", "removed"]
@@ -40,6 +42,7 @@ _LEAST_READ, _MOST_READ = 64 << 10, 1 << 20  # of one column
 _FILTERED_ROWS = 1 << 18  # where reading all rows is quicker than to set up a query that skips some
 _SMALL_FILES = 8  # how many small files are opened one after the other before DuckDB does it quicker
 _SMALL_FILE_ROWS = 1 << 15
+_SMALL_BYTES = 8 << 20
 _KEPT_BYTES = 64 << 20  # of columns that small reads have decoded
 _ENTRY_BYTES = 1 << 10
 _MANY_RUNS = 1 << 10  # of rows between deleted ones, beyond which a mask is quicker than to copy runs
@@ -56,21 +59,46 @@ def arrow_type(iceberg_type: Any) -> pa.DataType | None:
     return known.stored if known is not None and known.direct else None
 
 
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A file that is being read. ``layout`` is what it calls the columns, by field id."""
+
+    file: DataFile
+    footer: Footer
+    raw: pa.NativeFile
+    source: pq.ParquetFile
+    layout: Mapping[int, str]
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.file.path, self.file.size
+
+
 class DirectScan:
     """Batches of files, as far as Arrow can read them: ``rest`` are the files that it has left for DuckDB."""
 
     def __init__(
-        self, fs: FileSystem, request: Request, files: Sequence[DataFile], *, schema: pa.Schema, rows: int
+        self,
+        fs: FileSystem,
+        request: Request,
+        files: Sequence[DataFile],
+        *,
+        schema: pa.Schema,
+        rows: int,
+        share: Share,
     ) -> None:
+        """Batches have at most so many ``rows``, and no more bytes than the scan's ``share`` if a row has not."""
         self._fs = fs
         self._request = request
         self._files = list(files)
         self._schema = schema
         self._rows = rows
+        self._share = share
         self._next = 0
         self._mask = None if request.skips_only else _mask(request)
         self._wanted = None if request.row_ids is None else request.row_ids[request.row_ids >= 0]
         self._count = sum(file.record_count for file in files)
+        self._size = sum(file.size for file in files)
         self._parts: dict[str, list[int]] = {}
         filtered = request.filter is not None
         self._possible = (
@@ -92,7 +120,7 @@ class DirectScan:
     @property
     def is_small(self) -> bool:
         """Whether all of it is one batch or so: not worth another thread."""
-        return self._count <= 2 * self._rows
+        return self._count <= 2 * self._rows and self._size <= _SMALL_BYTES
 
     @property
     def rest(self) -> list[DataFile]:
@@ -116,21 +144,24 @@ class DirectScan:
             kept = {id(group) for group in chosen}
             self._parts[file.path] = [number for number, group in enumerate(groups.files) if id(group) in kept]
             count += sum(group.record_count for group in chosen)
+        self._size = self._size * count // max(self._count, 1)
         self._count = count
 
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
         """Small ones put together: a batch of a few rows costs the wire as much as one of thousands."""
         waiting: list[pa.RecordBatch] = []
-        count = 0
+        count = size = 0
         for batch in self._single_batches():
-            if waiting and count + batch.num_rows > self._rows:
+            nbytes = batch.nbytes
+            if waiting and (count + batch.num_rows > self._rows or size + nbytes > self._share.bytes):
                 yield _together(waiting)
-                waiting, count = [], 0
+                waiting, count, size = [], 0, 0
             waiting.append(batch)
             count += batch.num_rows
-            if 2 * count > self._rows:
+            size += nbytes
+            if 2 * count > self._rows or 2 * size > self._share.bytes:
                 yield _together(waiting)
-                waiting, count = [], 0
+                waiting, count, size = [], 0, 0
         if waiting:
             yield _together(waiting)
 
@@ -152,10 +183,10 @@ class DirectScan:
                 self._next += 1
                 parts = self._parts.get(file.path)
                 runs = [range(len(footer.starts))] if parts is None else _runs(parts)
-                key = (file.path, file.size)
+                opened_file = _Opened(file, footer, raw, source, layout)
                 for run in runs:
                     if run:
-                        yield from self._read(file, self._chunks(key, raw, source, layout, footer=footer, groups=run))
+                        yield from self._read(file, self._chunks(opened_file, run))
 
     def _layout(self, schema: pa.Schema) -> dict[int, str] | None:
         """What the file calls the columns, by field id; None where it does not have one just as it is asked for."""
@@ -196,17 +227,9 @@ class DirectScan:
             if batch.num_rows:
                 yield batch
 
-    def _chunks(
-        self,
-        key: tuple[str, int],
-        raw: pa.NativeFile,
-        source: pq.ParquetFile,
-        layout: Mapping[int, str],
-        *,
-        footer: Footer,
-        groups: range,
-    ) -> Iterator[_Chunk]:
-        """The rows of neighbouring row groups of the file that ``key`` stands for."""
+    def _chunks(self, opened: _Opened, groups: range) -> Iterator[_Chunk]:
+        """The rows of neighbouring row groups of a file."""
+        footer, layout = opened.footer, opened.layout
         metadata, names = footer.metadata, list(layout.values())
         start = footer.starts[groups[0]]
         if not names:  # only row ids are asked for, and they are in no column
@@ -214,22 +237,47 @@ class DirectScan:
             yield from ((first, min(self._rows, end - first), {}) for first in range(start, end, self._rows))
             return
         filtered = self._mask is not None
-        repeating = [] if self.is_small and not filtered else _repeating(metadata, names)
+        repeating = _repeating(footer, names, groups, all_of_them=filtered or not self.is_small)
+        source = opened.source
         if repeating:
-            source = pq.ParquetFile(raw, metadata=metadata, buffer_size=self._read_bytes, read_dictionary=repeating)
-        batches = (
-            _kept_batches(source, key, groups, names, repeating=repeating, rows=self._rows)
-            if self.is_small
-            else source.iter_batches(self._rows, row_groups=list(groups), columns=names)
-        )
-        for batch in batches:
-            columns = {field_id: batch.column(name) for field_id, name in layout.items()}
-            for field_id, name in layout.items():
-                # A filter leaves few rows, and only those are worth decoding.
-                if name in repeating and not (filtered and field_id not in self._compared):
-                    columns[field_id] = columns[field_id].dictionary_decode()
-            yield start, batch.num_rows, columns
-            start += batch.num_rows
+            source = pq.ParquetFile(
+                opened.raw, metadata=metadata, buffer_size=self._read_bytes, read_dictionary=repeating
+            )
+        for part, rows in self._steps(opened, groups, repeating):
+            batches = (
+                _kept_batches(source, opened.key, part, names, repeating=repeating, rows=rows)
+                if self.is_small
+                else source.iter_batches(rows, row_groups=list(part), columns=names)
+            )
+            for batch in batches:
+                columns = {field_id: batch.column(name) for field_id, name in layout.items()}
+                for first, count in cuts(batch.columns, self._share.bytes) if repeating else [(0, batch.num_rows)]:
+                    yield start + first, count, self._decoded(columns, first, count)
+                start += batch.num_rows
+
+    def _steps(self, opened: _Opened, groups: range, repeating: Sequence[str]) -> Iterator[tuple[range, int]]:
+        """Row groups that are read so many rows at a time."""
+        names = set(opened.layout.values()) - set(repeating)
+        limit = self._share.bytes
+        numbers = 4 * len(repeating)  # in place of the texts
+        sizes = [row_bytes(opened.file, opened.footer, group, names=names) + numbers for group in groups]
+        steps = [self._rows if size * self._rows <= limit else _power_of_two(limit // size) for size in sizes]
+        first = 0
+        for place in range(1, len(steps) + 1):
+            if place == len(steps) or steps[place] != steps[first]:
+                yield groups[first:place], steps[first]
+                first = place
+
+    def _decoded(self, columns: Mapping[int, pa.Array], first: int, count: int) -> dict[int, pa.Array]:
+        """Some rows of a chunk. A filter leaves few of them, and of what it does not compare only those are worth
+        decoding."""
+        decoded = {}
+        for field_id, column in columns.items():
+            part = column if count == len(column) else column.slice(first, count)
+            if pa.types.is_dictionary(part.type) and not (self._mask is not None and field_id not in self._compared):
+                part = part.dictionary_decode()
+            decoded[field_id] = part
+        return decoded
 
     def _kept(self, columns: Mapping[int, pa.Array], gone: Positions) -> pa.RecordBatch:
         request = self._request
@@ -259,7 +307,7 @@ class DirectScan:
 
 def _weight(column: pa.Array) -> int:
     """With what keeping it takes besides. One that would push out many others is not kept."""
-    size = int(column.nbytes) + _ENTRY_BYTES
+    size = int(column.get_total_buffer_size()) + _ENTRY_BYTES
     return size if size <= _KEPT_BYTES // 8 else sys.maxsize
 
 
@@ -330,20 +378,27 @@ def _runs(numbers: Sequence[int]) -> list[range]:
     return runs
 
 
-def _repeating(metadata: pq.FileMetaData, names: Sequence[str]) -> list[str]:
-    """Texts that the file holds once and points to: read as such and decoded here, they take half the time."""
+def _repeating(footer: Footer, names: Sequence[str], groups: range, *, all_of_them: bool) -> list[str]:
+    """Texts that the file holds once and points to: read as such and decoded here, they take half the time, and no
+    more room than is left. Few small ones are read as they are: the file need not be opened a second time."""
+    metadata = footer.metadata
     if not metadata.num_row_groups:
         return []
-    group = metadata.row_group(0)
-    columns = (group.column(number) for number in range(group.num_columns))
-    return [
-        column.path_in_schema
-        for column in columns
-        if column.path_in_schema in names
-        and column.physical_type == "BYTE_ARRAY"
-        and column.has_dictionary_page
-        and "PLAIN" not in column.encodings
-    ]
+    chosen = []
+    for number in range(metadata.num_columns):
+        path = metadata.schema.column(number).path
+        chunks = [metadata.row_group(group).column(number) for group in groups] if path in names else []
+        if not chunks or chunks[0].physical_type != "BYTE_ARRAY":
+            continue
+        if all(chunk.has_dictionary_page and "PLAIN" not in chunk.encodings for chunk in chunks) and (
+            all_of_them or any(has_long_dictionary(footer, group, number) for group in groups)
+        ):
+            chosen.append(path)
+    return chosen
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << max(number.bit_length() - 1, 0)
 
 
 def _among(row_ids: pa.Array, wanted: Positions) -> Positions:

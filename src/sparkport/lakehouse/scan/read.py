@@ -1,7 +1,7 @@
-"""Rows of a snapshot, read by DuckDB straight from the files, with their row ids and without what was deleted.
+"""Rows of a snapshot, read straight from the files by Arrow and DuckDB, with their ids and without what was deleted.
 
-One query reads all files, mostly. Deleted rows are taken out of the stream afterwards, by their positions: a join in
-the query would lose the order of the rows, and it is the order that makes the taking out cheap.
+One query reads all files that Arrow does not, mostly. Where rows are large it is one for some rows of a file at a time:
+a query that runs holds several thousand rows, and while its reader does something else there should be none.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Collection, Generator, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -28,16 +27,16 @@ from sparkport.filters.expressions import Expression
 from sparkport.lakehouse.cache import BoundedCache
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg import prune
-from sparkport.lakehouse.iceberg.deletes import deleted_positions
-from sparkport.lakehouse.iceberg.lineage import ascending, ids_of, places_of
+from sparkport.lakehouse.iceberg.lineage import ascending
 from sparkport.lakehouse.iceberg.manifests import DataFile
 from sparkport.lakehouse.iceberg.metadata import IcebergSchema, TableMetadata
 from sparkport.lakehouse.iceberg.plan import SnapshotPlan, live_rows
 from sparkport.lakehouse.iceberg.small_files import holding
-from sparkport.lakehouse.scan.direct import DirectScan, read_ahead, removed
+from sparkport.lakehouse.scan.decoded import Share, file_row_bytes
+from sparkport.lakehouse.scan.deleted_rows import DeletedRows, renamed
+from sparkport.lakehouse.scan.direct import DirectScan, read_ahead
 from sparkport.lakehouse.scan.duck import DuckDB, is_broken, translate
 from sparkport.lakehouse.scan.query import (
-    KEY_SHIFT,
     SEQUENCE,
     WANTED,
     Group,
@@ -53,11 +52,15 @@ __all__ = ["BATCH_ROWS", "HeldSnapshots", "Reader", "RowStream", "SEQUENCE"]
 logger = logging.getLogger(__name__)
 
 BATCH_ROWS = 122_880
-_BATCH_BYTES = 16 << 20
-_VECTOR = 2048  # DuckDB's own portion; smaller batches are not made
+_VECTOR = 2048  # DuckDB's own portion, of which a query that runs holds a few
+_VECTORS_HELD = 3
 _INTERRUPT_SECONDS = 0.05
-_INFLATION = 4  # rows in memory against rows in a file, by experience
 _READERS = 8  # threads that read ahead, each a batch at a time
+_MANY_SCANS = 16  # of which none reads ahead
+_WINDOW_GROWTH = 4  # rows of a window may take so many times their share, if those before them did not
+_WINDOWS_AT_ONCE = 4
+_LARGE_ROW = 1024
+_UNKNOWN_BYTES = 512  # of a row in a file that is elsewhere
 
 # The columns of a query follow from its text alone; asking takes longer than to read a small file.
 _schemas: BoundedCache[tuple[str, ...], pa.Schema] = BoundedCache(100_000, weigh=len)
@@ -98,6 +101,8 @@ class Reader:
         self._fs = fs
         self._duckdb = DuckDB(memory_limit=memory_limit, threads=threads, temp_directory=temp_directory)
         self._pool = ThreadPoolExecutor(_READERS, thread_name_prefix="sparkport-read")
+        self._share = Share()
+        self._windows = threading.BoundedSemaphore(_WINDOWS_AT_ONCE)
         self._lock = threading.Lock()
         self._streams: weakref.WeakSet[RowStream] = weakref.WeakSet()
         self._held: weakref.WeakSet[HeldSnapshots] = weakref.WeakSet()
@@ -174,7 +179,9 @@ class Reader:
         for file in files:
             if file.equality_deletes or file.format != "parquet":
                 raise Unsupported(f"only Spark can read '{file.path}': it is no Parquet, or has equality deletes")
-        stream = RowStream(self._fs, self._duckdb, self._pool, request=request, files=files)
+        stream = RowStream(
+            self._fs, self._duckdb, self._pool, request=request, files=files, share=self._share, windows=self._windows
+        )
         stream.snapshot_id = plan.snapshot_id
         with self._lock:
             self._streams.add(stream)
@@ -204,8 +211,17 @@ class RowStream:
     """Arrow batches on their way out: iterate once, close always. ``close`` may be called from another thread."""
 
     def __init__(
-        self, fs: FileSystem, database: DuckDB, pool: Executor, *, request: Request, files: list[DataFile]
+        self,
+        fs: FileSystem,
+        database: DuckDB,
+        pool: Executor,
+        *,
+        request: Request,
+        files: list[DataFile],
+        share: Share,
+        windows: threading.Semaphore,
     ) -> None:
+        """``windows`` is who may read large rows by DuckDB at a moment."""
         self._fs = fs
         self._duckdb = database
         self._pool = pool
@@ -218,7 +234,9 @@ class RowStream:
         self._reading = threading.Lock()
         self._cursor: duckdb.DuckDBPyConnection | None = None
         self._closed = False
-        self._batch_rows = _batch_rows(files)
+        self._share = share
+        self._counted = False
+        self._windows = windows
 
     @property
     def table_uuid(self) -> str:
@@ -255,11 +273,16 @@ class RowStream:
         return _schemas.get((text, *names), ask)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
+        with self._state:
+            if not self._closed and not self._counted:
+                self._counted = True
+                self._share.enter()
         try:
             for group in chain.from_iterable(scattered(self._request, group) for group in self._groups):
                 rest = yield from self._read_directly(group)
                 if rest:
-                    yield from self._read(replace(group, files=rest))
+                    for part, size in self._by_size(replace(group, files=rest)):
+                        yield from self._read_sized(part, size)
         finally:
             self.close()
 
@@ -267,6 +290,9 @@ class RowStream:
         """Stop, whatever the stream is doing. A reader in the middle of a batch gets Cancelled."""
         with self._state:
             self._closed = True
+            if self._counted:
+                self._counted = False
+                self._share.leave()
         self._interrupt()
         # A read under way must not lose its cursor. Interrupt until it has come back: one that was about to start
         # when it was interrupted did not notice.
@@ -288,28 +314,93 @@ class RowStream:
         """What Arrow can read; the files that are left are returned."""
         if group.nodes is not None or group.pages or not group.files:
             return group.files
-        scan = DirectScan(self._fs, self._request, group.files, schema=self.schema, rows=self._batch_rows)
-        batches = scan.batches() if scan.is_small else read_ahead(self._pool, scan.batches())
+        scan = DirectScan(self._fs, self._request, group.files, schema=self.schema, rows=BATCH_ROWS, share=self._share)
+        alone = scan.is_small or self._share.scans > _MANY_SCANS
+        batches = scan.batches() if alone else read_ahead(self._pool, scan.batches())
         with closing(batches):
             while (batch := self._next(batches)) is not None:
                 yield batch
         return scan.rest
 
-    def _read(self, group: Group) -> Iterator[pa.RecordBatch]:
-        schema, drop = self.schema, _Deleted(self._fs, self._request, group)
+    def _by_size(self, group: Group) -> Iterator[tuple[Group, int]]:
+        """Files of a group that one query may read, and what a row of them takes at most; those with large rows are
+        by themselves."""
+        field_ids = {field["id"] for field in self._request.fields}
+        together: list[DataFile] = []
+        largest = 0
+        for file in group.files:
+            size = file_row_bytes(file, field_ids) or _UNKNOWN_BYTES
+            if size > _LARGE_ROW:
+                if together:
+                    yield replace(group, files=together), largest
+                yield replace(group, files=[file]), size
+                together, largest = [], 0
+                continue
+            together.append(file)
+            largest = max(largest, size)
+        if together:
+            yield replace(group, files=together), largest
+
+    def _read_sized(self, group: Group, size: int) -> Iterator[pa.RecordBatch]:
+        """A query that runs holds thousands of rows while its reader does something else: of large ones not all may."""
+        rows = max(1, min(BATCH_ROWS, self._share.bytes // size))
+        wanted, whole = self._request.row_ids, sum(file.record_count for file in group.files)
+        held = size * min(_VECTORS_HELD * _VECTOR, whole if wanted is None else len(wanted))
+        if held <= self._share.bytes:
+            yield from self._read(group, rows)
+        elif self._share.reserve(held):
+            try:
+                yield from self._read(group, rows)
+            finally:
+                self._share.give_back(held)
+        else:
+            for file in group.files:
+                yield from self._read_windows(replace(group, files=[file]), size)
+
+    def _read_windows(self, group: Group, size: int) -> Iterator[pa.RecordBatch]:
+        """One file, in windows of some rows: a query for each, that is over before its rows go out."""
+        (file,) = group.files
+        start, rows = 0, max(1, self._share.bytes // size)
+        while start < file.record_count:
+            end = min(start + rows, file.record_count)
+            window = f"file_row_number >= {start} AND file_row_number < {end}"
+            pages = f"{group.pages} AND {window}" if group.pages else window
+            with self._window():
+                batches = list(self._read(replace(group, pages=pages), end - start))
+            yield from batches
+            seen = sum(batch.nbytes for batch in batches)
+            limit = self._share.bytes
+            start = end
+            if 2 * seen <= limit:
+                rows = min(2 * rows, _WINDOW_GROWTH * limit // size or 1)
+            elif seen > limit:
+                rows = max(1, rows * limit // seen)
+
+    @contextmanager
+    def _window(self) -> Iterator[None]:
+        while not self._windows.acquire(timeout=_INTERRUPT_SECONDS):
+            if self._closed:
+                raise Cancelled("the scan was cancelled")
         try:
-            reader = self._start(group, filtered=True)
+            yield
+        finally:
+            self._windows.release()
+
+    def _read(self, group: Group, rows: int) -> Iterator[pa.RecordBatch]:
+        schema, drop = self.schema, DeletedRows(self._fs, self._request, group)
+        try:
+            reader = self._start(group, rows, filtered=True)
         except SparkportError as exc:
             if isinstance(exc, Cancelled) or self._request.filter is None:
                 raise
             if not isinstance(exc.__cause__, duckdb.Error) or is_broken(exc.__cause__):
                 raise
             _unfiltered.note(exc.__cause__)
-            reader = self._start(group, filtered=False)
+            reader = self._start(group, rows, filtered=False)
         while (batch := self._next(reader)) is not None:
             batch = drop.apply(batch)
             if batch.num_rows:
-                yield _renamed(batch, schema)
+                yield renamed(batch, schema)
 
     def _next(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
         with self._reading:
@@ -317,7 +408,7 @@ class RowStream:
                 raise Cancelled("the scan was cancelled")
             return self._translated(lambda: next(batches, None))
 
-    def _start(self, group: Group, *, filtered: bool) -> Any:
+    def _start(self, group: Group, rows: int, *, filtered: bool) -> Any:
         text = group_sql(self._fs, self._request, group, filtered=filtered)
         with self._reading:
             with self._state:
@@ -333,7 +424,7 @@ class RowStream:
                     self._fs.register(cursor, file.path)
                 if self._request.row_ids is not None:
                     cursor.register(WANTED, pa.table({"id": self._request.row_ids}))
-                return cursor.sql(text).to_arrow_reader(self._batch_rows)
+                return cursor.sql(text).to_arrow_reader(rows)
 
             return self._translated(start)
 
@@ -344,63 +435,3 @@ class RowStream:
             if is_broken(exc):
                 self._duckdb.replace()
             raise translate(exc) from exc
-
-
-def _batch_rows(files: Sequence[DataFile]) -> int:
-    """As many rows as make a moderate batch, by the size of the rows in the files."""
-    rows, size = sum(file.record_count for file in files), sum(file.size for file in files)
-    fitting = _BATCH_BYTES * rows // max(size * _INFLATION, 1)
-    return max(_VECTOR, min(BATCH_ROWS, fitting // _VECTOR * _VECTOR))
-
-
-def _renamed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    if not len(schema):
-        return pa.RecordBatch.from_struct_array(pa.array([{}] * batch.num_rows, type=pa.struct([])))
-    return pa.RecordBatch.from_arrays(batch.columns[: len(schema)], schema=schema)
-
-
-class _Deleted:
-    """Takes the deleted rows, and those that are to be left out, out of the batches of one group."""
-
-    def __init__(self, fs: FileSystem, request: Request, group: Group) -> None:
-        self._fs = fs
-        self._files = group.files
-        self._without = request.without
-        self._numbers = [number for number, file in enumerate(group.files) if file.deletes]
-        self._key = len(request.names) if group.has_deletes else None
-
-    def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        keep = None
-        if self._key is not None and batch.num_rows:
-            keep = self._not_deleted(batch.column(self._key).to_numpy(zero_copy_only=False))
-        if self._without is not None:
-            ids = ids_of(batch.column(batch.num_columns - 1))
-            keep = np.ones(len(ids), np.bool_) if keep is None else keep
-            keep[places_of(self._without, ids)] = False
-        if keep is None or keep.all():
-            return batch
-        return removed(batch, np.flatnonzero(~keep))
-
-    def _not_deleted(self, keys: NDArray[np.int64]) -> NDArray[np.bool_] | None:
-        """True for the rows to keep, None for all. ``keys`` ascend as long as DuckDB keeps its promise about order."""
-        if bool(np.any(keys[1:] < keys[:-1])):
-            order = np.argsort(keys)
-            sorted_keep = self._not_deleted(keys[order])
-            if sorted_keep is None:
-                return None
-            keep = np.empty(len(keys), dtype=np.bool_)
-            keep[order] = sorted_keep
-            return keep
-        first, last = int(keys[0]) >> KEY_SHIFT, int(keys[-1]) >> KEY_SHIFT
-        kept: NDArray[np.bool_] | None = None
-        for number in self._numbers[bisect_left(self._numbers, first) : bisect_right(self._numbers, last)]:
-            start, end = np.searchsorted(keys, [number << KEY_SHIFT, (number + 1) << KEY_SHIFT])
-            rows = keys[start:end] - (number << KEY_SHIFT)
-            if not len(rows):
-                continue
-            gone = deleted_positions(self._fs, self._files[number])
-            gone = gone[np.searchsorted(gone, rows[0]) : np.searchsorted(gone, rows[-1], "right")]
-            if len(gone):
-                kept = np.ones(len(keys), dtype=np.bool_) if kept is None else kept
-                kept[start:end] = ~np.isin(rows, gone, assume_unique=True)
-        return kept
