@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from sparkport.auth.identity import ANONYMOUS, Identity
 from sparkport.catalog.call_record import CallRecord
 from sparkport.errors import Cancelled, DeadlineExceeded
 
-__all__ = ["CallContext", "Cancellation", "current_call", "entered", "transaction_id"]
+__all__ = ["Account", "CallContext", "Cancellation", "current_call", "entered", "transaction_id"]
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +80,22 @@ class Cancellation:
             self._callbacks.pop(token, None)
 
 
+class Account(Protocol):
+    """What a call takes of its caller's room. All raise ResourceExhausted when there is not enough of it."""
+
+    def keep(self, size: int) -> None:
+        """Until the call ends; less than nothing is what does not stay after all."""
+
+    def promise(self, size: int) -> None:
+        """For an answer that is being made: once it has its room, its messages are not refused."""
+
+
+class _Unlimited:
+    def keep(self, size: int) -> None: ...
+
+    def promise(self, size: int) -> None: ...
+
+
 @dataclass(slots=True, kw_only=True)
 class CallContext:
     """One call: who asks, in which transaction, until when.
@@ -97,6 +114,7 @@ class CallContext:
     cancellation: Cancellation = field(default_factory=Cancellation)
     record: CallRecord = field(default_factory=CallRecord, repr=False, compare=False)
     sees: Callable[[str, str], bool] = field(default=lambda schema, name: True, repr=False, compare=False)
+    account: Account = field(default_factory=_Unlimited, repr=False, compare=False)
 
     @property
     def cancelled(self) -> bool:

@@ -6,16 +6,27 @@ it is made into plain text. What is to be made is estimated before it is made.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pyarrow import types
 
 from sparkport.errors import ResourceExhausted
 
-__all__ = ["MAX_EXPANDED_BYTES", "expanded_bytes", "expands", "has_views", "null_bytes", "require_room", "view_bytes"]
+__all__ = [
+    "MAX_EXPANDED_BYTES",
+    "cuts",
+    "expanded_bytes",
+    "expands",
+    "has_views",
+    "null_bytes",
+    "require_room",
+    "view_bytes",
+]
 
 MAX_EXPANDED_BYTES: Final = 256 * 1024 * 1024
 
@@ -137,3 +148,24 @@ def _has_lengths(data_type: Any) -> bool:
         or types.is_binary(data_type)
         or types.is_large_binary(data_type)
     )
+
+
+def cuts(columns: Sequence[pa.Array], limit: int) -> Iterator[tuple[int, int]]:
+    """Where to begin and how many rows to take, so that no part of the dictionary columns among these takes more than
+    ``limit`` bytes when it is decoded, unless one row does."""
+    rows = len(columns[0]) if columns else 0
+    ends = sum((_ends(column) for column in columns if pa.types.is_dictionary(column.type)), np.zeros(rows, np.int64))
+    start = 0
+    while start < rows:
+        before = int(ends[start - 1]) if start else 0
+        end = max(int(np.searchsorted(ends, before + limit, "right")), start + 1)
+        yield start, end - start
+        start = end
+
+
+def _ends(column: Any) -> NDArray[np.int64]:
+    """How much the values of a column take up to each row, and with it."""
+    if not _has_lengths(column.dictionary.type):
+        return np.arange(1, len(column) + 1, dtype=np.int64) * _largest(column.dictionary)
+    lengths = pc.take(pc.binary_length(column.dictionary), column.indices)
+    return np.cumsum(pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False), dtype=np.int64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 
 import pyarrow as pa
 
@@ -13,12 +14,13 @@ from sparkport.catalog.repeats import statement_key
 from sparkport.catalog.row_ids import as_row_ids, data_schema
 from sparkport.catalog.statement import Change, MissingRows, StatementRequest
 from sparkport.catalog.table import DMLOptions
-from sparkport.errors import AlreadyExists, InvalidArgument, ResourceExhausted
+from sparkport.errors import AlreadyExists, InvalidArgument
 from sparkport.handlers.columns import fit_all
 from sparkport.handlers.directory import Directory, ResolvedTable
 from sparkport.handlers.execution import Execution, Push, require_ability
-from sparkport.handlers.keyed_changes import MAX_RETURNED_BYTES, KeyedChanges, ipc_stream
+from sparkport.handlers.keyed_changes import KeyedChanges
 from sparkport.handlers.operations import Operations, StatementLog
+from sparkport.handlers.returned_rows import ReturnedRows, ipc_stream
 from sparkport.protocol.contents import table_schema
 from sparkport.protocol.maps import MapReader, pack
 from sparkport.protocol.streams import Upload
@@ -55,15 +57,15 @@ class JsonContract:
             return
         change = Change(operation)
         count, rows = self._run(ctx, body, change, upload)
-        returned = None if rows is None else ipc_stream(rows)
+        returned = None if rows is None else ipc_stream(rows).to_pybytes()
         yield pack({"status": "success", "affected_rows": count, "returning_data": returned})
 
     def delete(self, ctx: CallContext, body: MapReader) -> bytes:
         count, rows = self._run(ctx, body, Change.DELETE, None)
-        answer: dict[str, object] = {"status": "success", "affected_rows": count}
-        if rows is not None:
-            answer["returning_data"] = base64.b64encode(ipc_stream(rows)).decode()
-        return json.dumps(answer).encode()
+        answer = json.dumps({"status": "success", "affected_rows": count}).encode()
+        if rows is None:
+            return answer
+        return b"".join([answer[:-1], b', "returning_data": "', base64.b64encode(ipc_stream(rows)), b'"}'])
 
     def _run(
         self, ctx: CallContext, body: MapReader, change: Change, upload: Upload | None
@@ -104,24 +106,21 @@ class JsonContract:
                     options=DMLOptions(True, _asked(back, change, wanted)) if returning else DMLOptions(),
                     lock_step=False,
                 )
-                count, batches = _collected(execution.run(inner, pushes(inner), self._operations))
+                count, batches = _collected(ctx, execution.run(inner, pushes(inner), self._operations))
             once.count = count
             ctx.record.changed(count)
         return count, _table_of(batches, back) if returning else None
 
 
-def _collected(rows: Generator[pa.RecordBatch, None, int]) -> tuple[int, list[pa.RecordBatch]]:
-    batches: list[pa.RecordBatch] = []
-    size = 0
-    while True:
-        try:
-            batches.append(next(rows))
-            size += batches[-1].nbytes
-            if size > MAX_RETURNED_BYTES:
-                rows.close()
-                raise ResourceExhausted(f"the rows to be returned take more than {MAX_RETURNED_BYTES} bytes")
-        except StopIteration as end:
-            return int(end.value), batches
+def _collected(ctx: CallContext, rows: Generator[pa.RecordBatch, None, int]) -> tuple[int, list[pa.RecordBatch]]:
+    """The rows to be returned. Where they are too many nothing is committed: the statement ends with the generator."""
+    returned = ReturnedRows(ctx)
+    with closing(rows):
+        while True:
+            try:
+                returned.append(next(rows))
+            except StopIteration as end:
+                return int(end.value), returned.batches
 
 
 def _returned_schema(resolved: ResolvedTable, change: Change, wanted: Sequence[str]) -> pa.Schema:

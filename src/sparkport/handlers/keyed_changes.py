@@ -8,19 +8,17 @@ from contextlib import closing, contextmanager
 import pyarrow as pa
 
 from sparkport.catalog.context import CallContext
-from sparkport.errors import InvalidArgument, ResourceExhausted
+from sparkport.errors import InvalidArgument
 from sparkport.handlers.directory import Directory
 from sparkport.handlers.operations import Operations, require_manager
+from sparkport.handlers.returned_rows import ReturnedRows, ipc_stream
 from sparkport.handlers.upserts import Upsert
 from sparkport.protocol.maps import MapReader, pack
 from sparkport.protocol.streams import BatchMessage, MetadataMessage, Outgoing, SchemaMessage, Upload
 from sparkport.protocol.targets import Kind, Target
 from sparkport.upserts.model import KeyedChange, KeyedRequest
 
-__all__ = ["KeyedChanges", "MAX_RETURNED_BYTES", "ipc_stream"]
-
-MAX_RETURNED_BYTES = 256 << 20
-"""Of rows that go back in one message."""
+__all__ = ["KeyedChanges"]
 
 
 class KeyedChanges:
@@ -55,17 +53,18 @@ class KeyedChanges:
             raise InvalidArgument(f"operation '{change.value}' takes neither row_ids nor returning_columns")
         returning = body.flag("returning", default=False)
         returned: pa.Table | None = None
+        room = ReturnedRows(ctx)
         with self._statement(ctx, target, change, _key(body), upload.read_schema()) as statement:
             for batch in upload:
-                statement.push(batch)
+                size = statement.push(batch)
+                if returning:
+                    room.reserve(size)
             if returning:
-                if statement.nbytes > MAX_RETURNED_BYTES:
-                    raise ResourceExhausted(f"the rows to be returned take more than {MAX_RETURNED_BYTES} bytes")
-                returned = pa.Table.from_batches(list(statement.finish()), statement.output)
+                returned = pa.Table.from_batches(list(statement.finish(at_once=True)), statement.output)
             else:
                 statement.commit()
             answer = _counts(statement)
-        data = None if returned is None else ipc_stream(returned)
+        data = None if returned is None else ipc_stream(returned).to_pybytes()
         yield pack({"status": "success", **answer, "returning_data": data})
 
     @contextmanager
@@ -95,11 +94,3 @@ def _counts(statement: Upsert) -> dict[str, object]:
         "deleted": None if counts is None else counts.deleted,
         "untouched": None if counts is None else counts.untouched,
     }
-
-
-def ipc_stream(rows: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows)
-    encoded: bytes = sink.getvalue().to_pybytes()
-    return encoded

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from sparkport.catalog.casting import decoded, decoded_type
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.keys import is_comparable, primary_key
+from sparkport.catalog.memory_sizes import cuts, expanded_bytes
 from sparkport.catalog.model import Catalog
 from sparkport.catalog.repeats import KNOWN_SECONDS, Recent, statement_key
 from sparkport.catalog.row_ids import data_schema, find_row_id_column
@@ -55,6 +56,9 @@ ACTION = "merge_action"
 _ATTEMPTS = 10
 _DUPLICATES = 3
 _BATCH_ROWS = 65_536
+_BATCH_BYTES = 8 << 20
+_ACTION_BYTES = 12
+_SENT_COPIES = 6  # of batches that are being sent, in two of which the longest text may be
 _WORDS = pa.array([outcome.name for outcome in Outcome], pa.string())
 
 Outcomes = NDArray[np.int8]
@@ -112,7 +116,7 @@ class Upsert:
         self._own_keys = [key for key in own if set(key.columns) == set(self._key)]
         self._isolation = Isolation.SNAPSHOT if alone else Isolation.SERIALIZABLE
         self.counts: Counts | None = None
-        self.changed = 0
+        self.changed = self._returned = 0
         self._known = known
         self._rows = RowSpool(self._fit.target, scratch.folder)
         self._keys = InputKeys(scratch, [self._fit.target.field(name) for name in self._key])
@@ -127,29 +131,36 @@ class Upsert:
         fields = [pa.field(column.name, decoded_type(column.type)) for column in self._fit.target]
         return pa.schema([*fields, pa.field(action, pa.string())])
 
-    @property
-    def nbytes(self) -> int:
-        """Of the input so far."""
-        return self._rows.nbytes
-
-    def push(self, batch: pa.RecordBatch) -> None:
+    def push(self, batch: pa.RecordBatch) -> int:
+        """How many bytes the rows take in ``finish``."""
         self._ctx.check()
         rows = self._fit(batch)
         self._rows.append(rows)
         self._keys.append(rows)
+        size: int = sum(map(expanded_bytes, rows.columns)) + _ACTION_BYTES * rows.num_rows
+        self._returned += size
+        return size
 
-    def finish(self) -> Iterator[pa.RecordBatch]:
-        """Commit; then the rows of the input with what became of each."""
+    def finish(self, *, at_once: bool = False) -> Iterator[pa.RecordBatch]:
+        """Commit; then the rows of the input with what became of each, some megabytes at a time.
+
+        Who wants them ``at_once`` has made sure that there is room for them; for the others' messages there is before
+        anything is committed.
+        """
+        if not at_once:
+            self._ctx.account.promise(_SENT_COPIES * min(self._returned, _BATCH_BYTES))
         outcomes = self.commit()
         if outcomes is None:
             raise AlreadyExists(
                 f"statement '{self._ctx.statement_id}' has been committed: what became of its rows cannot be told again"
             )
         output, start = self.output, 0
-        for batch in self._rows.batches():
-            words = _WORDS.take(pa.array(outcomes[start : start + batch.num_rows]))
-            start += batch.num_rows
-            yield pa.RecordBatch.from_arrays([*map(decoded, batch.columns), words], schema=output)
+        for whole in self._rows.batches():
+            for first, count in _parts(whole):
+                batch = whole.slice(first, count)
+                words = _WORDS.take(pa.array(outcomes[start : start + batch.num_rows]))
+                start += batch.num_rows
+                yield pa.RecordBatch.from_arrays([*map(decoded, batch.columns), words], schema=output)
 
     def commit(self) -> Outcomes | None:
         """What became of each row, by ``Outcome``; None for a statement that was committed before.
@@ -337,6 +348,13 @@ class Upsert:
 
 
 _NO_IDS = np.zeros(0, np.int64)
+
+
+def _parts(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
+    rows = max(1, batch.num_rows * _BATCH_BYTES // max(batch.nbytes, 1))
+    for start in range(0, batch.num_rows, rows):
+        for first, count in cuts(batch.slice(start, rows).columns, _BATCH_BYTES):
+            yield start + first, count
 
 
 def _push_ids(statement: Statement, row_ids: NDArray[np.int64]) -> None:

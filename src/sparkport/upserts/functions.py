@@ -39,7 +39,8 @@ class KeyedStatement(Protocol):
     @property
     def output(self) -> pa.Schema: ...
 
-    def push(self, batch: pa.RecordBatch) -> None: ...
+    def push(self, batch: pa.RecordBatch) -> int:
+        """How many bytes the rows take in ``finish``."""
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Make it happen; then the rows of the input, with what became of each."""

@@ -30,6 +30,7 @@ def open_call(
     """A call from its first moment to its last. Unauthenticated is raised first of all, before a body is read."""
     ctx = _read_call(context, gate, record or CallRecord())
     with gate.admitted(ctx.identity, context.cancel) as call:
+        ctx.account = call
         if not context.add_callback(lambda: _cancel(ctx.cancellation)):
             ctx.cancellation.set()
         try:

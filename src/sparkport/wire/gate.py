@@ -49,7 +49,7 @@ _SMALL_BYTES: Final = 64 * 1024  # all calls' messages of this size together are
 class Call:
     """A call that was let in. Its own thread changes it; the watching thread reads it."""
 
-    __slots__ = ("_gate", "_keep", "_transient", "cancel", "since", "subject", "waits_for")
+    __slots__ = ("_gate", "_keep", "_promised", "_transient", "cancel", "since", "subject", "waits_for")
 
     def __init__(self, gate: Gate, subject: str, cancel: Callable[[], object]) -> None:
         self._gate = gate
@@ -57,7 +57,7 @@ class Call:
         self.cancel = cancel
         self.waits_for = NOTHING
         self.since = 0.0
-        self._transient = self._keep = 0
+        self._transient = self._keep = self._promised = 0
 
     def wait_for(self, what: int) -> None:
         self.since = time.monotonic()
@@ -76,6 +76,15 @@ class Call:
         """Account for what stays until the end of the call; less than nothing is what does not stay after all."""
         self._gate.take(self.subject, size)
         self._keep += size
+
+    def promise(self, size: int) -> None:
+        """Account for an answer before it is made: what it answers may be committed by the time that it is sent."""
+        self.keep(size)
+        self._promised += size
+
+    def send(self, size: int) -> None:
+        """Account for a message that is being sent, until ``release``, as far as it was not promised."""
+        self.hold(max(0, size - self._promised))
 
     def reading(self) -> AbstractContextManager[None]:
         return self._gate.reading(self.subject)

@@ -91,7 +91,7 @@ class FlightService(grpc.GenericRpcHandler):
                         record.bytes_out += size
                         # gRPC has a copy of its own until the client has read it.
                         if size > largest:
-                            entry.hold(2 * size)
+                            entry.send(2 * size)
                         entry.wait_for(READER)
                         yield message
                         entry.go_on()

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from sparkport.catalog.memory_sizes import cuts
 from sparkport.errors import Cancelled
 from sparkport.filters.expressions import Column, Comparison, Expression, Literal, SqlType
 from sparkport.lakehouse.files import FileSystem
@@ -19,7 +20,7 @@ from sparkport.lakehouse.iceberg.manifests import DataFile, DeleteFile
 from sparkport.lakehouse.iceberg.metadata import TableMetadata
 from sparkport.lakehouse.iceberg.plan import SnapshotPlan
 from sparkport.lakehouse.scan import decoded, deleted_rows, direct, query, read
-from sparkport.lakehouse.scan.decoded import Share, cuts, file_row_bytes
+from sparkport.lakehouse.scan.decoded import Share, file_row_bytes
 from sparkport.lakehouse.scan.read import Reader, RowStream
 
 ROWS = 6_000

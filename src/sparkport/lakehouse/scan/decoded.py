@@ -5,21 +5,19 @@ in a file once. Scans read as many rows at a time as take little of it, and the 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from sparkport.lakehouse.cache import BoundedCache
 from sparkport.lakehouse.files import local_path
 from sparkport.lakehouse.iceberg.manifests import DataFile
 from sparkport.lakehouse.iceberg.row_groups import FIELD_ID, Footer, footer_of
 
-__all__ = ["Share", "cuts", "file_row_bytes", "has_long_dictionary", "row_bytes"]
+__all__ = ["Share", "file_row_bytes", "has_long_dictionary", "row_bytes"]
 
 _ALL_BYTES: Final = 64 << 20  # decoded rows that all scans of a reader hold together
 _LEAST_BYTES, _MOST_BYTES = 512 << 10, 8 << 20  # of one scan
@@ -148,22 +146,3 @@ def _longest_in(column: Any) -> int:
     if column.type.num_fields:
         return _longest_in(column.values)
     return 0
-
-
-def cuts(columns: Sequence[pa.Array], limit: int) -> Iterator[tuple[int, int]]:
-    """Where to begin and how many rows to take, so that no part of the dictionary columns among these takes more than
-    ``limit`` bytes when it is decoded, unless one row does."""
-    rows = len(columns[0]) if columns else 0
-    ends = sum((_ends(column) for column in columns if pa.types.is_dictionary(column.type)), np.zeros(rows, np.int64))
-    start = 0
-    while start < rows:
-        before = int(ends[start - 1]) if start else 0
-        end = max(int(np.searchsorted(ends, before + limit, "right")), start + 1)
-        yield start, end - start
-        start = end
-
-
-def _ends(column: Any) -> NDArray[np.int64]:
-    """How much the values of a column take up to each row, and with it."""
-    lengths = pc.take(pc.binary_length(column.dictionary), column.indices)
-    return np.cumsum(pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False), dtype=np.int64)

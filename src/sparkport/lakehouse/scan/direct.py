@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from sparkport.catalog.best_effort import best_effort
+from sparkport.catalog.memory_sizes import cuts
 from sparkport.filters.masks import Mask, compile_mask
 from sparkport.filters.types import ROW_ID
 from sparkport.lakehouse.cache import BoundedCache
@@ -32,7 +33,7 @@ from sparkport.lakehouse.iceberg.deletes import deleted_positions
 from sparkport.lakehouse.iceberg.lineage import ascending, filled, ids_of, places_of
 from sparkport.lakehouse.iceberg.manifests import ROW_ID_FIELD, SEQUENCE_FIELD, DataFile
 from sparkport.lakehouse.iceberg.row_groups import FIELD_ID, Footer, footer_of
-from sparkport.lakehouse.scan.decoded import Share, cuts, has_long_dictionary, row_bytes
+from sparkport.lakehouse.scan.decoded import Share, has_long_dictionary, row_bytes
 from sparkport.lakehouse.scan.query import Request
 
 __all__ = ["DirectScan", "arrow_type", "read_ahead", "removed"]

@@ -35,6 +35,8 @@ from sparkport.transactions.manager import InDoubt, Transaction, require_usable
 
 __all__ = ["LakeStatement"]
 
+_COPIES = 3  # of rows that are looked up: as they are read, in the order of their ids, and as one batch
+
 
 class LakeStatement(Statement):
     def __init__(
@@ -57,6 +59,7 @@ class LakeStatement(Statement):
         self._ids: list[Ids] = []
         self._told: list[Ids] = []
         self._handed_out: set[int] = set()
+        self._held = 0
         self._ended = False
         self._change: TableChange | None = None
         self._since = 0
@@ -85,8 +88,11 @@ class LakeStatement(Statement):
         row_ids = self._current(row_ids)
         if rows is not None and self._request.returning:
             rows = _last_of_each(rows, row_ids)
-        back = self._changed(rows, row_ids)
-        self._stage(rows, row_ids)
+        try:
+            back = self._changed(rows, row_ids)
+            self._stage(rows, row_ids)
+        finally:
+            self._release()
         return back
 
     def finish(self) -> int:
@@ -191,8 +197,19 @@ class LakeStatement(Statement):
         if row_ids:
             names = [str(field["name"]) for field in fields]
             with closing(self._version.rows.stored(names, row_ids=np.array(row_ids, np.int64))) as stream:
-                visible += [conformed_batch(batch, schema) for batch in stream]
+                for batch in stream:
+                    self._ctx.check()
+                    self._hold(_COPIES * batch.nbytes)
+                    visible.append(conformed_batch(batch, schema))
         return pa.Table.from_batches(visible, schema)
+
+    def _hold(self, size: int) -> None:
+        self._ctx.account.keep(size)
+        self._held += size
+
+    def _release(self) -> None:
+        self._ctx.account.keep(-self._held)
+        self._held = 0
 
     # Making it happen
 
