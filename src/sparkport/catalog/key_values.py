@@ -48,15 +48,33 @@ class KeyValues:
     def columns(self) -> Sequence[pa.ChunkedArray]:
         return self._columns
 
+    @property
+    def nbytes(self) -> int:
+        return sum(column.nbytes for column in self._columns)
+
+    @property
+    def comparing_bytes(self) -> int:
+        """What ``repeated`` and ``places_in`` take besides, about: numbers are sorted, others put into hash tables."""
+        return (
+            self.nbytes if len(self._columns) == 1 and pa.types.is_integer(self._columns[0].type) else 2 * self.nbytes
+        )
+
     def repeated(self) -> list[pa.Array] | None:
         """Values that are there twice, one of each column."""
         if len(self) < 2:
             return None
+        if len(self._columns) == 1 and pa.types.is_integer(self._columns[0].type):
+            return self._repeated_number()
         table = self._table()
         counted = table.group_by(table.column_names).aggregate([([], _COUNT)])
         more = counted.filter(pc.greater(counted.column(_COUNT), 1))
         columns = [more.column(name).slice(0, 1).combine_chunks() for name in table.column_names]
         return columns if more.num_rows else None
+
+    def _repeated_number(self) -> list[pa.Array] | None:
+        numbers = np.sort(self._columns[0].to_numpy())
+        twice = np.flatnonzero(numbers[1:] == numbers[:-1])
+        return [pa.array(numbers[twice[:1]], self._columns[0].type)] if len(twice) else None
 
     def places_in(self, columns: Sequence[pa.ChunkedArray | pa.Array]) -> pa.Array | None:
         """Which rows of these columns have values that are here, None for none."""

@@ -36,6 +36,7 @@ from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.scan.version import TableVersion
 from sparkport.lakehouse.write.change_set import CHANGED_ID, ChangeSet, changed_column
 from sparkport.lakehouse.write.conflicts import Decision
+from sparkport.lakehouse.write.key_room import CommitRoom
 
 __all__ = ["AddedKey", "GroupKeys", "added_keys", "adds_since", "require_unique", "rows_with_keys"]
 
@@ -46,8 +47,8 @@ _FEW = 32
 _LOOKED_AT_ONCE = 1_000_000
 """Rows of the table: each look makes a hash table of the values anew."""
 
-_MOST_BYTES = 512 << 20
-"""Of the values of one key that a commit brings: they are compared in memory."""
+_HELD_BYTES = 32 << 20
+"""Of rows of the table, or as much as the values take: so many are looked at before there are a million of them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,67 +61,113 @@ class AddedKey:
     only_inserts: bool
 
 
-def added_keys(change: ChangeSet, decision: Decision, version: TableVersion) -> list[AddedKey]:
+def added_keys(
+    change: ChangeSet, decision: Decision, version: TableVersion, room: CommitRoom | None = None
+) -> list[AddedKey]:
     """Raises DuplicateKey where the change set itself has a key twice."""
     added = []
-    for key in version.keys:
-        inserted = _inserted(change, key, version)
-        moved, changed = _changed(change, decision, key, version)
-        parts = [part for part in (inserted, changed) if part is not None and len(part)]
-        if not parts:
-            continue
-        values = KeyValues.joined(parts)
-        repeated = values.repeated()
-        if repeated is not None:
-            raise _duplicate(version, key, repeated)
-        added.append(AddedKey(key, values, ascending(moved, decision.deleted), not len(moved)))
+    room = room or CommitRoom()
+    with room.unless_it_fails():
+        for key in version.keys:
+            inserted = _inserted(change, key, version, room)
+            moved, changed = _changed(change, decision, key, version, room)
+            parts = [part for part in (inserted, changed) if part is not None and len(part)]
+            if not parts:
+                continue
+            values = _joined(parts, room)
+            with room.taken(values.comparing_bytes):
+                repeated = values.repeated()
+            if repeated is not None:
+                raise _duplicate(version, key, repeated)
+            added.append(AddedKey(key, values, ascending(moved, decision.deleted), not len(moved)))
     return added
 
 
-def _inserted(change: ChangeSet, key: Key, version: TableVersion) -> KeyValues | None:
+def _joined(parts: Sequence[KeyValues], room: CommitRoom) -> KeyValues:
+    values = KeyValues.joined(parts)
+    if len(parts) > 1:  # it has the values of all, whose own room may be given back before
+        size = values.nbytes
+        room.take(size)
+        room.leave_to(values, size)
+    return values
+
+
+def _inserted(change: ChangeSet, key: Key, version: TableVersion, room: CommitRoom) -> KeyValues | None:
     """New rows bring their columns by name; what they do not bring is NULL."""
     if change.inserts is None or not change.inserted:
         return None
     names = [str(field["name"]) for field in _fields(version, key)]
     if not set(names) <= set(change.inserts.schema.names):
         return None
-    batches, held = [], 0
-    for batch in change.inserts.batches(names):
-        held += batch.nbytes
-        if held > _MOST_BYTES:
-            raise ResourceExhausted(
-                f"table '{version.table.name}': the values of {key} in {change.inserted:,} new rows take more than "
-                f"{_MOST_BYTES >> 20} MB; insert them in several statements"
-            )
-        batches.append(batch)
-    return KeyValues([pa.chunked_array([batch.column(name) for batch in batches]) for name in names])
+    with _Charged(room) as charged:
+        batches = charged.read(change.inserts.batches(names))
+        values = KeyValues([pa.chunked_array([batch.column(name) for batch in batches]) for name in names])
+        charged.leave_to(values)
+        return values
 
 
-def _changed(change: ChangeSet, decision: Decision, key: Key, version: TableVersion) -> tuple[Ids, KeyValues | None]:
+class _Charged:
+    """Rows that are read while they are charged; what is left to nobody is given back at the end of the block."""
+
+    def __init__(self, room: CommitRoom) -> None:
+        self._room = room
+        self._size = 0
+
+    def __enter__(self) -> _Charged:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._room.give_back(self._size)
+
+    def read(self, batches: Iterable[pa.RecordBatch], *, copies: int = 1) -> list[pa.RecordBatch]:
+        found = []
+        for batch in batches:
+            self._room.take(copies * batch.nbytes)
+            self._size += copies * batch.nbytes
+            found.append(batch)
+        return found
+
+    def leave_to(self, values: KeyValues) -> None:
+        size, self._size = self._size, 0
+        self._room.leave_to(values, size)
+
+
+_CHANGED_COPIES = 3
+"""Of values that rows are changed to: as they were sent, in the order of the rows, and those that differ."""
+
+
+def _changed(
+    change: ChangeSet, decision: Decision, key: Key, version: TableVersion, room: CommitRoom
+) -> tuple[Ids, KeyValues | None]:
     """Rows that get other values than they have, and those values."""
     if change.changes is None or not len(decision.updated) or set(key.columns).isdisjoint(change.columns):
         return NO_IDS, None
     sent_names = [changed_column(change.columns.index(name)) for name in key.columns if name in change.columns]
-    sent = pa.Table.from_batches(change.changes.batches([CHANGED_ID, *sent_names]))
-    ids = version.rows.resolve(sent.column(CHANGED_ID).to_numpy())
-    chosen = np.flatnonzero(positions_in(decision.updated, ids) >= 0)
-    ids, sent = ids[chosen], sent.take(pa.array(chosen))
-    old = _old(version, key, ids)
-    new, differs = [], np.zeros(len(ids), np.bool_)
-    for name, before in zip(key.columns, old, strict=True):
-        after = sent.column(changed_column(change.columns.index(name))) if name in change.columns else before
-        differs |= _differ(before, after)
-        new.append(after)
-    places = pa.array(np.flatnonzero(differs))
-    return ascending(ids[differs]), KeyValues([column.take(places) for column in new])
+    with _Charged(room) as charged:
+        names = [CHANGED_ID, *sent_names]
+        sent = pa.Table.from_batches(charged.read(change.changes.batches(names), copies=_CHANGED_COPIES))
+        ids = version.rows.resolve(sent.column(CHANGED_ID).to_numpy())
+        chosen = np.flatnonzero(positions_in(decision.updated, ids) >= 0)
+        ids, sent = ids[chosen], sent.take(pa.array(chosen))
+        old = _old(version, key, ids, charged)
+        new, differs = [], np.zeros(len(ids), np.bool_)
+        for name, before in zip(key.columns, old, strict=True):
+            after = sent.column(changed_column(change.columns.index(name))) if name in change.columns else before
+            differs |= _differ(before, after)
+            new.append(after)
+        places = pa.array(np.flatnonzero(differs))
+        values = KeyValues([column.take(places) for column in new])
+        charged.leave_to(values)
+        return ascending(ids[differs]), values
 
 
-def _old(version: TableVersion, key: Key, ids: Ids) -> list[pa.ChunkedArray]:
+def _old(version: TableVersion, key: Key, ids: Ids, charged: _Charged) -> list[pa.ChunkedArray]:
     """The values of a key that rows have, NULL for those that are gone."""
     fields = _fields(version, key)
     schema = _stored_schema(fields)
     with closing(version.rows.stored([str(field["name"]) for field in fields], row_ids=ascending(ids))) as stream:
-        rows = pa.Table.from_batches([conformed_batch(batch, schema) for batch in stream], schema)
+        batches = (conformed_batch(batch, schema) for batch in stream)
+        rows = pa.Table.from_batches(charged.read(batches, copies=2), schema)
     there = rows.column(ROW_ID).to_numpy()
     order = np.argsort(there, kind="stable")
     found = positions_in(there[order], ids)
@@ -181,13 +228,14 @@ def _matching(version: TableVersion, fields: Sequence[Json], values: KeyValues, 
         held.clear()
 
     condition, is_range = _condition(fields, values), len(values) > _FEW
+    most = max(_HELD_BYTES, values.nbytes)
     known = None if since is None else since.rows
     with closing(version.rows.matching(names, condition, since=known, skips_only=is_range)) as stream:
         for batch in stream:
             if not version.has_row_ids:
                 batch = batch.append_column(ROW_ID, pa.array(np.full(len(batch), -1)))
             held.append(conformed_batch(batch, schema))
-            if sum(map(len, held)) >= _LOOKED_AT_ONCE:
+            if sum(map(len, held)) >= _LOOKED_AT_ONCE or sum(rows.nbytes for rows in held) >= most:
                 look()
         look()
     return pa.concat_tables(found)
@@ -287,24 +335,37 @@ class GroupKeys:
         self._versions = versions
         self._since = since
         self._found: dict[tuple[TableName, Key], pa.Table] = {}
+        self._room = CommitRoom()
         self.added: dict[TableName, list[AddedKey]] = {}
 
     def admit(self, changes: Mapping[TableName, ChangeSet], decisions: Mapping[TableName, Decision]) -> bool:
-        """False for what meets a key that another of the group adds or takes away: it waits.
+        """False for what meets a key that another of the group adds or takes away, or has no room beside it: it waits.
 
         Raises DuplicateKey for what meets the table itself.
         """
+        try:
+            with self._room.unless_it_fails():
+                admitted = self._admitted(changes, decisions)
+        except ResourceExhausted:
+            if not self.added:
+                raise
+            return False
+        for table, added in admitted or ():
+            self.added.setdefault(table, []).append(added)
+        return admitted is not None
+
+    def _admitted(
+        self, changes: Mapping[TableName, ChangeSet], decisions: Mapping[TableName, Decision]
+    ) -> list[tuple[TableName, AddedKey]] | None:
         admitted: list[tuple[TableName, AddedKey]] = []
         for table, version in self._keyed(changes):
-            for added in added_keys(changes[table], decisions[table], version):
+            for added in added_keys(changes[table], decisions[table], version, self._room):
                 others = [item for item in self.added.get(table, ()) if item.key == added.key]
                 meets = require_unique(version, added, self._rows(version, added), others)
                 if meets or any(added.values.places_in(other.values.columns) is not None for other in others):
-                    return False
+                    return None
                 admitted.append((table, added))
-        for table, added in admitted:
-            self.added.setdefault(table, []).append(added)
-        return True
+        return admitted
 
     def _keyed(self, changes: Mapping[TableName, ChangeSet]) -> Iterator[tuple[TableName, TableVersion]]:
         for table in changes:
@@ -320,9 +381,13 @@ class GroupKeys:
         place = (version.table, added.key)
         if place not in self._found:
             changes = [change[version.table] for change in self._changes if version.table in change]
-            parts = [_inserted(change, added.key, version) for change in changes]
-            values = KeyValues.joined([part for part in parts if part is not None])
-            self._found[place] = rows_with_keys(version, added.key, values, since=since)
+            # Of one change these are the values that are added.
+            values = added.values
+            if len(changes) > 1:
+                parts = [_inserted(change, added.key, version, self._room) for change in changes]
+                values = _joined([part for part in parts if part is not None], self._room)
+            with self._room.taken(values.comparing_bytes):
+                self._found[place] = rows_with_keys(version, added.key, values, since=since)
         found = self._found[place]
         places = added.values.places_in(found.columns[:-1])
         return found.slice(0, 0) if places is None else found.take(places)
