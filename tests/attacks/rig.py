@@ -17,11 +17,15 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="
 
 
 class Victim:
-    """``sparkport serve`` over tables in memory. ``alice`` and ``bob`` have tokens of the same names."""
+    """``sparkport serve`` over tables in memory, or over a ``warehouse`` that it reads without a Spark. ``alice`` and
+    ``bob`` have tokens of the same names."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, warehouse: Path | None = None) -> None:
         environ = {**os.environ, "SPARKPORT_TOKENS": "alice=alice,bob=bob"}
-        command = [sys.executable, "-m", "sparkport.cli", "serve", "--engine", "memory", "--port", "0", *arguments]
+        engine = ["--engine", "memory"]
+        if warehouse is not None:
+            engine = ["--warehouse", str(warehouse), "--spark", "sc://127.0.0.1:9", "--http-port", "0"]
+        command = [sys.executable, "-m", "sparkport.cli", "serve", *engine, "--port", "0", *arguments]
         self._process = subprocess.Popen(
             command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )

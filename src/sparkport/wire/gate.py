@@ -43,6 +43,8 @@ _STALLED_READER_SECONDS: Final = 5.0  # who is slow reads something in this time
 _STOP_SECONDS: Final = 5.0
 _TICK_SECONDS: Final = 0.05  # a machine's own clients send a gigabyte in a second
 _TIDY_SECONDS: Final = 5.0
+_SENT_PART: Final = 8  # of the room for messages, which all that are being sent take about
+_LEAST_SLICE_BYTES: Final = 256 * 1024
 _SMALL_BYTES: Final = 64 * 1024  # all calls' messages of this size together are not worth the counting
 
 
@@ -214,6 +216,13 @@ class Gate:
     def give_back(self, subject: str, size: int) -> None:
         with self._lock:
             _subtract(self._held, subject, size)
+
+    @property
+    def slice_bytes(self) -> int:
+        """What batches are sliced to that are sent: less while many calls run, each of which has such messages."""
+        limits = self.limits
+        shared = limits.max_held_bytes // _SENT_PART // max(self._total, 1)
+        return min(limits.max_batch_bytes, max(shared, _LEAST_SLICE_BYTES))
 
     def figures(self) -> Iterator[Figure]:
         with self._lock:

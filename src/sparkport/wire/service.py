@@ -132,7 +132,7 @@ class FlightService(grpc.GenericRpcHandler):
 
     def _do_get(self, ctx: CallContext, messages: Requests) -> Iterator[bytes]:
         ticket = flight.Ticket.decode(messages.only()).ticket
-        return self._framed(ctx.record, self._handlers.do_get(ctx, ticket), self._max_batch_bytes)
+        return self._framed(ctx.record, self._handlers.do_get(ctx, ticket), self._gate.slice_bytes)
 
     def _do_put(self, ctx: CallContext, messages: Requests) -> Iterator[bytes]:
         for metadata in self._handlers.do_put(ctx, self._reader(ctx.record, messages)):

@@ -370,7 +370,7 @@ def test_no_row_is_lost_by_statistics_of_row_groups(
     number = next(number for number, (found, _, _) in TYPES.items() if found == name)
     path = tmp_path / f"{uuid.uuid4().hex}.parquet"
     file = written(path, {number: [stored(name, value) for value in values]}, group=2)
-    footer = row_groups._read(str(path))
+    footer = row_groups.read_footer(str(path))
     groups = FileIndex(footer._as_files(file, [number]))
     kept = prune.by_filter(groups, METADATA, schema={"fields": FIELDS}, filter=condition)
     places = [group.first_row_id for group in kept]

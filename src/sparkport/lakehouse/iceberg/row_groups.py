@@ -19,7 +19,7 @@ from sparkport.lakehouse.files import local_path
 from sparkport.lakehouse.iceberg.manifests import ROW_ID_FIELD, DataFile
 from sparkport.lakehouse.iceberg.ranges import FileIndex
 
-__all__ = ["FIELD_ID", "Footer", "OPEN_COST", "ROW_GROUP_BYTES", "footer_of", "row_group_properties"]
+__all__ = ["FIELD_ID", "Footer", "OPEN_COST", "ROW_GROUP_BYTES", "footer_of", "read_footer", "row_group_properties"]
 
 ROW_GROUP_BYTES = "write.parquet.row-group-size-bytes"
 """Iceberg's property. Its default of 128 MB makes one row group of most files, in which nothing can be skipped."""
@@ -133,12 +133,12 @@ def footer_of(file: DataFile) -> Footer | None:
     if path is None or file.format != "parquet":
         return None
     try:
-        return _footers.get((file.path, file.size), lambda: _read(str(path)))
+        return _footers.get((file.path, file.size), lambda: read_footer(str(path)))
     except (pa.ArrowException, OSError):
         return None
 
 
-def _read(path: str) -> Footer:
+def read_footer(path: str) -> Footer:
     metadata = pq.read_metadata(path)
     starts, passed = [], 0
     for number in range(metadata.num_row_groups):

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from sparkport.catalog.disk_errors import disk_error
 from sparkport.errors import Cancelled, Conflict, InternalError, SparkportError
 from sparkport.lakehouse.query.columns import stored_names
+from sparkport.lakehouse.scan.decoded import bounded_batches
 
 __all__ = ["Progress", "QueryRun", "write_rows"]
 
@@ -155,7 +156,7 @@ class QueryRun:
     def _read(self, path: Path) -> Iterator[pa.RecordBatch]:
         try:
             with pq.ParquetFile(path) as file:
-                for batch in _batches(file):
+                for batch in bounded_batches(path, file, rows=_BATCH_ROWS, size=_BATCH_BYTES):
                     yield _typed(batch, self._columns)
                     if self._closed.is_set():
                         raise Cancelled("the query was cancelled")
@@ -168,15 +169,6 @@ class QueryRun:
             if isinstance(exc, OSError):
                 raise disk_error(exc, "the staging folder") from exc
             raise InternalError("the rows that Spark has written cannot be read") from exc
-
-
-def _batches(file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
-    """Of few bytes each, however long the rows are. One that is made of several row groups could have any size."""
-    for at in range(file.num_row_groups):
-        group = file.metadata.row_group(at)
-        size = group.total_byte_size + 4 * group.num_rows * group.num_columns  # a NULL takes no room in a file
-        fitting = group.num_rows * _BATCH_BYTES // max(size, 1)
-        yield from file.iter_batches(max(min(fitting, _BATCH_ROWS), 1), row_groups=[at])
 
 
 def _typed(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:

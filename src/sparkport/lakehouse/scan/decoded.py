@@ -5,8 +5,9 @@ in a file once. Scans read as many rows at a time as take little of it, and the 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
-from typing import Any, Final
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,9 +16,9 @@ import pyarrow.parquet as pq
 from sparkport.lakehouse.cache import BoundedCache
 from sparkport.lakehouse.files import local_path
 from sparkport.lakehouse.iceberg.manifests import DataFile
-from sparkport.lakehouse.iceberg.row_groups import FIELD_ID, Footer, footer_of
+from sparkport.lakehouse.iceberg.row_groups import FIELD_ID, Footer, footer_of, read_footer
 
-__all__ = ["Share", "file_row_bytes", "has_long_dictionary", "row_bytes"]
+__all__ = ["Share", "bounded_batches", "file_row_bytes", "has_long_dictionary", "row_bytes"]
 
 _ALL_BYTES: Final = 64 << 20  # decoded rows that all scans of a reader hold together
 _LEAST_BYTES, _MOST_BYTES = 512 << 10, 8 << 20  # of one scan
@@ -26,6 +27,10 @@ _PEEK_ROWS: Final = 256
 _UNEVEN: Final = 2  # by how much lists in a part of a file are longer than in all of it
 
 _WIDTHS: Final = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
+
+
+Place: TypeAlias = tuple[str, int]
+"""A file's path, and its size."""
 
 
 class Share:
@@ -66,7 +71,7 @@ class Share:
         return max(_LEAST_BYTES, min(_MOST_BYTES, _ALL_BYTES // max(self._scans, 1)))
 
 
-def row_bytes(file: DataFile, footer: Footer, group: int, *, names: Collection[str]) -> int:
+def row_bytes(place: Place, footer: Footer, group: int, *, names: Collection[str]) -> int:
     """What a row of a row group takes at most, about: texts of a dictionary count as its longest.
 
     ``names`` are columns by the names that the file has for them.
@@ -76,7 +81,7 @@ def row_bytes(file: DataFile, footer: Footer, group: int, *, names: Collection[s
     for number in range(chunks.num_columns):
         column = footer.metadata.schema.column(number)
         if column.path in names or column.path.partition(".")[0] in names:
-            size += _chunk_bytes(file, footer, group, number)
+            size += _chunk_bytes(place, footer, group, number)
     return max(int(size / max(chunks.num_rows, 1)), 1)
 
 
@@ -91,7 +96,7 @@ def file_row_bytes(file: DataFile, field_ids: Collection[int]) -> int | None:
         # A file of another tool may have no ids, and then any of its columns may be meant.
         names = {by_id[field_id] for field_id in field_ids if field_id in by_id} if -1 not in by_id else by_id.values()
         groups = range(footer.metadata.num_row_groups)
-        return max((row_bytes(file, footer, group, names=set(names)) for group in groups), default=1)
+        return max((row_bytes((file.path, file.size), footer, group, names=set(names)) for group in groups), default=1)
 
     return _row_bytes.get((file.path, file.size, frozenset(field_ids)), find)
 
@@ -99,7 +104,7 @@ def file_row_bytes(file: DataFile, field_ids: Collection[int]) -> int | None:
 _row_bytes: BoundedCache[tuple[str, int, frozenset[int]], int | None] = BoundedCache(50_000)
 
 
-def _chunk_bytes(file: DataFile, footer: Footer, group: int, number: int) -> float:
+def _chunk_bytes(place: Place, footer: Footer, group: int, number: int) -> float:
     column, chunk = footer.metadata.schema.column(number), footer.metadata.row_group(group).column(number)
     values = chunk.num_values
     uneven = _UNEVEN if column.max_repetition_level else 1
@@ -110,7 +115,7 @@ def _chunk_bytes(file: DataFile, footer: Footer, group: int, number: int) -> flo
     if not chunk.has_dictionary_page:
         return float(size * uneven)
     if has_long_dictionary(footer, group, number):
-        size = max(size, values * _longest(file, footer, group, column.path))
+        size = max(size, values * _longest(place, footer, group, column.path))
     else:
         size = max(size, values * chunk.total_uncompressed_size)
     return float(size * uneven)
@@ -125,17 +130,17 @@ def has_long_dictionary(footer: Footer, group: int, number: int) -> bool:
 _lengths: BoundedCache[tuple[str, int, int, str], int] = BoundedCache(200_000, name="dictionaries")
 
 
-def _longest(file: DataFile, footer: Footer, group: int, path: str) -> int:
+def _longest(place: Place, footer: Footer, group: int, path: str) -> int:
     """The longest text in the dictionary of a column chunk."""
 
     def read() -> int:
-        with pq.ParquetFile(str(local_path(file.path)), metadata=footer.metadata, read_dictionary=[path]) as source:
+        with pq.ParquetFile(str(local_path(place[0])), metadata=footer.metadata, read_dictionary=[path]) as source:
             for batch in source.iter_batches(_PEEK_ROWS, row_groups=[group], columns=[path], use_threads=False):
                 if longest := max(map(_longest_in, batch.columns)):  # before the first value there is no dictionary
                     return longest
         return 0
 
-    return _lengths.get((file.path, file.size, group, path), read)
+    return _lengths.get((*place, group, path), read)
 
 
 def _longest_in(column: Any) -> int:
@@ -146,3 +151,12 @@ def _longest_in(column: Any) -> int:
     if column.type.num_fields:
         return _longest_in(column.values)
     return 0
+
+
+def bounded_batches(path: Path, file: pq.ParquetFile, *, rows: int, size: int) -> Iterator[pa.RecordBatch]:
+    """All rows of a file of ours, so many at a time at most, and so many bytes if a row has no more."""
+    footer, place = read_footer(str(path)), (str(path), path.stat().st_size)
+    names = set(footer.schema.names)
+    for group in range(footer.metadata.num_row_groups):
+        fitting = size // row_bytes(place, footer, group, names=names)
+        yield from file.iter_batches(max(1, min(rows, fitting)), row_groups=[group])

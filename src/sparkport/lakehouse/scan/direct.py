@@ -261,7 +261,7 @@ class DirectScan:
         names = set(opened.layout.values()) - set(repeating)
         limit = self._share.bytes
         numbers = 4 * len(repeating)  # in place of the texts
-        sizes = [row_bytes(opened.file, opened.footer, group, names=names) + numbers for group in groups]
+        sizes = [row_bytes(opened.key, opened.footer, group, names=names) + numbers for group in groups]
         steps = [self._rows if size * self._rows <= limit else _power_of_two(limit // size) for size in sizes]
         first = 0
         for place in range(1, len(steps) + 1):

@@ -17,6 +17,7 @@ from sparkport.lakehouse.columns.columns import Json
 from sparkport.lakehouse.columns.defaults import INITIAL
 from sparkport.lakehouse.columns.type_table import known_type
 from sparkport.lakehouse.columns.types import spark_type, stored_type
+from sparkport.lakehouse.scan.decoded import bounded_batches
 from sparkport.lakehouse.scan.rows import TableRows
 from sparkport.lakehouse.spark.server import Sessions, Work, translated
 from sparkport.lakehouse.spark.sql import quoted, text_literal
@@ -25,6 +26,7 @@ from sparkport.lakehouse.spark.staging import Staging
 __all__ = ["Spill"]
 
 _BATCH_ROWS = 65_536
+_BATCH_BYTES = 8 << 20
 
 
 class Spill:
@@ -93,7 +95,7 @@ def _stored(folder: Path, types: list[pa.DataType]) -> Iterator[pa.RecordBatch]:
             file = pq.ParquetFile(path)
         except FileNotFoundError as exc:
             raise NotFound("the rows that Spark has read are gone") from exc
-        for batch in file.iter_batches(_BATCH_ROWS):
+        for batch in bounded_batches(path, file, rows=_BATCH_ROWS, size=_BATCH_BYTES):
             if not types:
                 yield batch.select([])
                 continue

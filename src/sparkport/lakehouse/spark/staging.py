@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 _GROUP_ROWS = 1_000_000
 _GROUP_BYTES = 64 * 1024 * 1024
 _READ_ROWS = 65_536
+_READ_BYTES = 8 << 20
 
 
 class StagedRows:
@@ -77,9 +78,12 @@ class StagedRows:
         path = self.finish()
         schema = self.schema if names is None else pa.schema([self.schema.field(name) for name in names])
         with _disk_errors(), pq.ParquetFile(path) as file:
-            chosen = file.iter_batches(_READ_ROWS, columns=None if names is None else list(names))
-            for batch in chosen:
-                yield pa.RecordBatch.from_arrays([batch.column(name) for name in schema.names], schema=schema)
+            for group in range(file.num_row_groups):
+                size = file.metadata.row_group(group).total_byte_size  # there are no dictionaries in it
+                rows = file.metadata.row_group(group).num_rows * _READ_BYTES // max(size, 1)
+                columns = None if names is None else list(names)
+                for batch in file.iter_batches(max(1, min(rows, _READ_ROWS)), row_groups=[group], columns=columns):
+                    yield pa.RecordBatch.from_arrays([batch.column(name) for name in schema.names], schema=schema)
 
     def discard(self) -> None:
         """Safe to repeat."""

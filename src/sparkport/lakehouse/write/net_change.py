@@ -39,7 +39,7 @@ from sparkport.lakehouse.write.workspace import Workspace
 
 __all__ = ["NetChange", "TableChange"]
 
-_BATCH_ROWS = 65_536
+_BATCH_ROWS = 2_048  # they may be long, and DuckDB reads no fewer
 _MOST_BASE_BYTES = 1 << 20
 """Of rows that a statement is about, as the table has them: more are streamed into a database."""
 
