@@ -150,9 +150,6 @@ def test_filters_find_rows_by_a_default_that_is_in_no_file(lake: Lake) -> None:
     assert (statistics.minimum, statistics.maximum, statistics.has_null) == (None, None, None)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="apache/iceberg#16690: Spark takes columns that a file lacks for NULL in filters"
-)
 def test_plain_spark_finds_rows_by_a_default_that_is_in_no_file(lake: Lake) -> None:
     table = create(lake, "found_by_spark", ROWS)
     table.alter(column("level", pa.int32(), "7"))

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -24,6 +24,7 @@ from sparkport.lakehouse.files import local_path
 from sparkport.lakehouse.iceberg.durable import new_files
 from sparkport.lakehouse.iceberg.edits import set_properties
 from sparkport.lakehouse.iceberg.manifests import read_manifest_list
+from sparkport.lakehouse.iceberg.metadata import load
 from sparkport.lakehouse.iceberg.plan import plan
 from sparkport.lakehouse.iceberg.row_groups import ROW_GROUP_BYTES, footer_of
 from sparkport.lakehouse.names import TableName
@@ -44,13 +45,37 @@ def rig(lake: Lake) -> Rig:
     return Rig(lake.opened)
 
 
-def test_many_manifests_are_no_reason_to_give_rows_other_ids(rig: Rig) -> None:
-    """Spark's own procedure does (apache/iceberg#16699); files that were compacted would not show it."""
+def test_manifests_are_put_together_and_rows_keep_their_ids(rig: Rig) -> None:
+    """Up to Iceberg 1.11 they got others (apache/iceberg#16699); files that were compacted would not show it."""
     for number in range(4):
         rig.insert(number)
     before = rig.rows()
-    rig.maintenance().run(NAME, ("manifests",))
+    assert len(_manifests(rig)) > AT_ONCE.max_manifests
+    assert rig.maintenance().run(NAME, ("manifests",)).counts["rewritten_manifests"] >= 4
+    assert len(_manifests(rig)) == 1
     assert rig.rows() == before
+    assert rig.change(Change.UPDATE, [{"id": 2, "v": "new"}], [before[2][2]]) == 1
+    with rig.spark() as spark:
+        seen = spark.sql("SELECT id, v, _row_id FROM lake.public.events").collect()
+    assert sorted(map(tuple, seen)) == rig.rows() == [*before[:2], (2, "new", before[2][2]), before[3]]
+
+
+def test_an_iceberg_that_would_change_row_ids_puts_no_manifests_together(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Spark that was started elsewhere may have one."""
+    monkeypatch.setattr("sparkport.lakehouse.upkeep.maintenance.keeps_row_ids", lambda version: False)
+    for number in range(4):
+        rig.insert(number)
+    before = rig.metadata.metadata_location
+    report = rig.maintenance().run(NAME, ("manifests",))
+    assert "1.12" in report.skipped["manifests"]
+    assert rig.metadata.metadata_location == before
+
+
+def _manifests(rig: Rig) -> Sequence[object]:
+    main = rig.metadata.snapshot(rig.metadata.main_snapshot_id or 0)
+    return list(read_manifest_list(rig.engine.storage.files, main.manifest_list))
 
 
 def test_commits_that_put_manifests_together_keep_row_ids(rig: Rig) -> None:
@@ -63,8 +88,7 @@ def test_commits_that_put_manifests_together_keep_row_ids(rig: Rig) -> None:
         ids = {key: row_id for key, _, row_id in rig.rows()}
         assert ids | known == ids
         known = ids
-    main = rig.metadata.snapshot(rig.metadata.main_snapshot_id or 0)
-    assert len(read_manifest_list(rig.engine.storage.files, main.manifest_list)) < 5
+    assert len(_manifests(rig)) < 5
 
 
 def test_all_steps_keep_rows_row_ids_and_version_numbers(rig: Rig) -> None:
@@ -398,3 +422,28 @@ def test_an_upgraded_table_takes_updates_at_once(lake: Lake, version: int) -> No
     with lake.spark() as spark:
         seen = spark.sql(f"SELECT id, v, _row_id FROM lake.public.old{version}").collect()
     assert sorted(map(tuple, seen)) == [(1, "a", ids[1]), (2, "new", ids[2]), (3, "c", ids[3])]
+
+
+def test_plain_spark_and_sparkport_agree_on_who_changed_rows_of_an_upgraded_table_last(lake: Lake) -> None:
+    """Compaction keeps the number of the commit that wrote a row; up to Iceberg 1.11 Spark told that of the compaction
+    (apache/iceberg#17039)."""
+    name, sql_name = TableName("public", "lineage"), "lake.public.lineage"
+    with lake.spark() as spark:
+        spark.sql(
+            f"CREATE TABLE {sql_name} (id BIGINT, v STRING) USING iceberg TBLPROPERTIES ('format-version' = '2')"
+        ).collect()
+        for number in range(3):
+            spark.sql(f"INSERT INTO {sql_name} VALUES ({number}L, 'a')").collect()
+        spark.sql(
+            "CALL lake.system.rewrite_data_files(table => 'public.lineage', options => map('rewrite-all', 'true'))"
+        ).collect()
+    engine = lake.opened.engine
+    assert upgrade_table(engine.storage, engine.committer, name)["changed"]
+    location = engine.storage.pointers.location(name)
+    assert location is not None
+    metadata = load(engine.storage.files, location)
+    (file,) = plan(engine.storage.files, metadata, metadata.main_snapshot_id).files
+    assert file.sequence_number < file.file_sequence_number
+    with lake.spark() as spark:
+        seen = spark.sql(f"SELECT DISTINCT _last_updated_sequence_number FROM {sql_name}").toArrow()
+    assert seen.column(0).to_pylist() == [file.sequence_number]

@@ -15,8 +15,8 @@ from sparkport.lakehouse.jars import cache_home
 
 __all__ = ["ALL_PACKAGES", "ICEBERG_RUNTIME", "LakehouseSettings"]
 
-ICEBERG_RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0"
-_ICEBERG_AWS = "org.apache.iceberg:iceberg-aws-bundle:1.11.0"
+ICEBERG_RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
+_ICEBERG_AWS = "org.apache.iceberg:iceberg-aws-bundle:1.12.0"
 _SQLITE_DRIVER = "org.xerial:sqlite-jdbc:3.50.3.0"
 _POSTGRES_DRIVER = "org.postgresql:postgresql:42.7.7"
 ALL_PACKAGES = (ICEBERG_RUNTIME, _ICEBERG_AWS, _SQLITE_DRIVER, _POSTGRES_DRIVER)

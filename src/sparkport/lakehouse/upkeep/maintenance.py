@@ -42,6 +42,7 @@ from sparkport.lakehouse.upkeep.maintenance_plan import (
     compaction,
     expirable,
     forgotten_metadata,
+    keeps_row_ids,
     settings_for,
 )
 from sparkport.lakehouse.write.committer import Committer
@@ -58,6 +59,8 @@ _ATTEMPTS = 5
 _EXPIRED_AT_ONCE = 1_000
 _READY_SECONDS = 60.0
 _NO_LIMIT = 2**63 - 1
+_MANIFEST_BYTES = 8 << 20
+"""As long as Iceberg makes them, unless a table says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,17 +229,24 @@ class _Run:
         return self._call("rewrite_data_files", f"options => map({pairs})")[0]
 
     def _manifests(self) -> None:
-        """Only where rows have no ids, which Spark's procedure would change (apache/iceberg#16699, as of 1.11.0).
-
-        Elsewhere Iceberg's own commits put manifests together as soon as there are a hundred.
-        """
         metadata = self._metadata()
-        if metadata.main_snapshot_id is None or metadata.format_version >= 3:
+        if metadata.main_snapshot_id is None:
             return
         listed = read_manifest_list(self._storage.files, metadata.snapshot(metadata.main_snapshot_id).manifest_list)
-        if len(listed) > self._settings.max_manifests:
-            done = self._undisturbed(lambda: self._call("rewrite_manifests", "use_caching => false")[0])
-            self._counts["rewritten_manifests"] += done["rewritten_manifests_count"]
+        least = sum(entry["manifest_length"] for entry in listed) // _MANIFEST_BYTES
+        if len(listed) <= max(self._settings.max_manifests, 2 * least):  # a huge table needs many
+            return
+        if metadata.format_version >= 3 and not self._keeps_row_ids():
+            self._skipped["manifests"] = "Spark's Iceberg would give its rows other row ids: it must be 1.12 or later"
+            return
+        done = self._undisturbed(lambda: self._call("rewrite_manifests", "use_caching => false")[0])
+        self._counts["rewritten_manifests"] += done["rewritten_manifests_count"]
+
+    def _keeps_row_ids(self) -> bool:
+        """A Spark that was not started here may have any Iceberg."""
+        with self._storage.spark.session(timeout=_READY_SECONDS) as session, translated("Iceberg's version"):
+            rows = session.sql(f"SELECT {quoted(self._storage.catalog_name)}.system.iceberg_version()").collect()
+        return keeps_row_ids(str(rows[0][0]))
 
     def _undisturbed(self, work: Callable[[], Mapping[str, int]]) -> Mapping[str, int]:
         """Beside the table's writers, and where one of them came in between, once more while they wait."""

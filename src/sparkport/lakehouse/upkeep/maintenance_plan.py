@@ -17,7 +17,15 @@ from sparkport.lakehouse.files import FileInfo
 from sparkport.lakehouse.iceberg.metadata import Snapshot, TableMetadata
 from sparkport.lakehouse.iceberg.plan import DataFile
 
-__all__ = ["Compaction", "MaintenanceSettings", "compaction", "expirable", "forgotten_metadata", "settings_for"]
+__all__ = [
+    "Compaction",
+    "MaintenanceSettings",
+    "compaction",
+    "expirable",
+    "forgotten_metadata",
+    "keeps_row_ids",
+    "settings_for",
+]
 
 _DAY = 24 * 60 * 60.0
 _MAX_AGE = "history.expire.max-snapshot-age-ms"
@@ -52,6 +60,12 @@ class MaintenanceSettings:
     orphan_seconds: float = 3 * _DAY
     dropped_seconds: float = 0.0
     interval_seconds: float = 60.0
+
+
+def keeps_row_ids(iceberg: str) -> bool:
+    """Whether the procedure ``rewrite_manifests`` of this version of Iceberg does (apache/iceberg#16699)."""
+    release = re.match(r"(\d+)\.(\d+)", iceberg)
+    return release is not None and (int(release[1]), int(release[2])) >= (1, 12)
 
 
 def settings_for(settings: MaintenanceSettings, properties: Mapping[str, str]) -> MaintenanceSettings:
