@@ -114,7 +114,7 @@ def test_a_connect_server_that_runs_already_is_given_the_catalog_and_left_runnin
 def test_a_driver_for_executors_elsewhere_is_not_hidden_on_loopback() -> None:
     from sparkport.lakehouse.spark.command import spark_command
 
-    with spark_command(LakehouseSettings(spark="spark://head:7077"), 1234, token="x", jars=[]) as command:
+    with spark_command(LakehouseSettings(spark="spark://head:7077"), 1234, token="x", jars=[]) as (command, _):
         assert not any("spark.driver" in part for part in command)
-    with spark_command(LakehouseSettings(), 1234, token="x", jars=[]) as command:
+    with spark_command(LakehouseSettings(), 1234, token="x", jars=[]) as (command, _):
         assert "spark.driver.host=127.0.0.1" in command

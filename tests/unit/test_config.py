@@ -45,6 +45,7 @@ VALUES: dict[str, tuple[str, Any, Any]] = {
     "driver_memory": ("8g", "8g", "8g"),
     "silence_seconds": ("30", 30, 30.0),
     "statement_seconds": ("30", 30, 30.0),
+    "spark_programs": ("yes", True, True),
     "jars": ("/jars", "/jars", Path("/jars")),
     "staging": ("/stage", "/stage", "/stage"),
     "file_mode": ("GROUP", "group", "group"),

@@ -19,6 +19,7 @@ def lakehouse_settings(settings: Settings) -> LakehouseSettings:
         driver_memory=settings.driver_memory,
         silence_seconds=settings.silence_seconds,
         statement_seconds=settings.statement_seconds,
+        spark_programs=settings.spark_programs,
         staging=settings.staging,
         file_mode=FileMode(settings.file_mode),
         direct_reads=settings.direct_reads,

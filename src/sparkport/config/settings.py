@@ -106,6 +106,11 @@ class Settings:
     statement_seconds: Annotated[
         float, SECONDS, "How long Spark may take for a statement before it is interrupted; 0: for ever"
     ] = 3_600.0
+    spark_programs: Annotated[
+        bool,
+        BOOLEAN,
+        "Let the Spark that is started here run programs; else Linux keeps it from all but `chmod`, by Landlock",
+    ] = False
     jars: Annotated[Path | None, PATH, "Folder of jars for Spark, for sites without a repository"] = None
     staging: Annotated[str | None, TEXT, "Folder for rows on their way to Spark; in the warehouse if unset"] = None
     file_mode: Annotated[

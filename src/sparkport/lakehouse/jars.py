@@ -10,7 +10,10 @@ from pathlib import Path
 
 from sparkport.errors import FailedPrecondition
 
-__all__ = ["JarCache", "cache_home"]
+__all__ = ["GUARD", "JarCache", "cache_home"]
+
+GUARD = "sparkport-guard-"
+"""How the names of jars begin that are made of our own source; which of them fits is not for a folder to say."""
 
 
 def cache_home() -> Path:
@@ -31,18 +34,20 @@ class JarCache:
     def resolved(self) -> bool:
         return self._folder is not None or bool(self._kept())
 
-    def arguments(self) -> list[str]:
-        """The arguments for spark-submit."""
+    def arguments(self, *own: Path) -> list[str]:
+        """The arguments for spark-submit, with jars of our own."""
+        given = [str(path) for path in own]
         if self._folder is not None:
-            jars = sorted(self._folder.glob("*.jar"))
+            jars = sorted(path for path in self._folder.glob("*.jar") if not path.name.startswith(GUARD))
             if not jars:
                 raise FailedPrecondition(f"there is no jar in {self._folder}; needed are {', '.join(self._packages)}")
-            return ["--jars", ",".join(str(path.resolve()) for path in jars)]
+            return ["--jars", ",".join([*(str(path.resolve()) for path in jars), *given])]
         kept = self._kept()
         if kept:
-            return ["--jars", ",".join(kept)]
+            return ["--jars", ",".join([*kept, *given])]
         self._ivy.mkdir(parents=True, exist_ok=True)
-        return ["--packages", ",".join(self._packages), "--conf", f"spark.jars.ivy={self._ivy}"]
+        resolve = ["--packages", ",".join(self._packages), "--conf", f"spark.jars.ivy={self._ivy}"]
+        return [*(["--jars", ",".join(given)] if given else []), *resolve]
 
     def remember(self) -> None:
         """Spark has started, so what it resolved is whole."""

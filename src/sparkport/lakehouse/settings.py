@@ -13,7 +13,7 @@ from sparkport.lakehouse.file_modes import FileMode
 from sparkport.lakehouse.files import local_path, protocol_of
 from sparkport.lakehouse.jars import cache_home
 
-__all__ = ["ALL_PACKAGES", "ICEBERG_RUNTIME", "LakehouseSettings"]
+__all__ = ["ALL_PACKAGES", "ICEBERG_RUNTIME", "LakehouseSettings", "QUERY_GUARD"]
 
 ICEBERG_RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 _ICEBERG_AWS = "org.apache.iceberg:iceberg-aws-bundle:1.12.0"
@@ -21,6 +21,10 @@ _SQLITE_DRIVER = "org.xerial:sqlite-jdbc:3.50.3.0"
 _POSTGRES_DRIVER = "org.postgresql:postgresql:42.7.7"
 ALL_PACKAGES = (ICEBERG_RUNTIME, _ICEBERG_AWS, _SQLITE_DRIVER, _POSTGRES_DRIVER)
 """What Spark has to load beyond itself, for any catalog and warehouse."""
+
+_ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+QUERY_GUARD = "org.apache.spark.sql.sparkport.QueryGuard"
+"""The class that looks at the plans of queries; it is in spark/query_guard.scala."""
 
 _S3 = frozenset({"s3", "s3a"})
 _S3_FILE_IO = "org.apache.iceberg.aws.s3.S3FileIO"
@@ -41,12 +45,13 @@ class LakehouseSettings:
     """``spark`` is a master that a Connect server is started for, or ``sc://…``, one that runs already.
 
     A Spark that has given no answer for ``silence_seconds`` is started again, or if that was not done here, waited for
-    by nobody; 0 never does that. ``statement_seconds`` is how long a statement may take on it, 0 for ever; maintenance
-    may take longer. ``ledger_uri`` is the database for a REST catalog's transactions and statements, which other
-    catalogs keep in their own. ``properties`` whose names begin with ``spark.`` are Spark's; all others are the Iceberg
-    catalog's, such as ``s3.endpoint``. Secrets may be among them, so they are not shown. ``direct_reads``: DuckDB
-    clients reach the warehouse by the same addresses, and read files themselves. ``backups`` is where clients may
-    have the server put backups.
+    by nobody; 0 never does that. ``statement_seconds`` is how long a statement may take on it, 0 for ever;
+    maintenance may take longer. Unless ``spark_programs`` is set, a Spark that is started on this machine cannot
+    run programs, if the kernel can see to that. ``ledger_uri`` is the database for a REST catalog's transactions
+    and statements, which other catalogs keep in their own. ``properties`` whose names begin with ``spark.`` are
+    Spark's; all others are the Iceberg catalog's, such as ``s3.endpoint``. Secrets may be among them, so they are
+    not shown. ``direct_reads``: DuckDB clients reach the warehouse by the same addresses, and read files
+    themselves. ``backups`` is where clients may have the server put backups.
     """
 
     warehouse: str = "warehouse"
@@ -60,6 +65,7 @@ class LakehouseSettings:
     sessions: int = 4
     silence_seconds: float = 120.0
     statement_seconds: float = 3_600.0
+    spark_programs: bool = False
     file_mode: FileMode = FileMode.PRIVATE
     direct_reads: bool = False
     backups: str | None = None
@@ -165,7 +171,7 @@ class LakehouseSettings:
     def spark_conf(self) -> dict[str, str]:
         """What a Connect server of our own is started with."""
         return {
-            "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+            "spark.sql.extensions": ",".join((_ICEBERG_EXTENSIONS, QUERY_GUARD)),
             "spark.ui.enabled": "false",
             # Hadoop sets modes by a mask of its own, whatever the system's is.
             "spark.hadoop.fs.permissions.umask-mode": f"{self.file_mode.umask:03o}",

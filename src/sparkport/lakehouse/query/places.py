@@ -12,9 +12,10 @@ from typing import Any
 
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.jobs import Job
-from sparkport.errors import ResourceExhausted
+from sparkport.errors import FailedPrecondition, ResourceExhausted
 from sparkport.lakehouse.query.private_catalog import PrivateCatalog
 from sparkport.lakehouse.query.reasons import NO_CATALOG
+from sparkport.lakehouse.settings import QUERY_GUARD
 from sparkport.lakehouse.spark.sessions import Sessions, Work
 
 __all__ = ["Place", "Places"]
@@ -45,10 +46,26 @@ class Place:
 
     def _close_off(self, session: Any) -> None:
         """A Spark may know other catalogs, of whoever has set it up. A query must not reach them."""
+        _require_guard(session)
         for key in list(session.conf.getAll):
             name = key.removeprefix(_CATALOG)
             if key.startswith(_CATALOG) and "." not in name and name not in self._own_catalogs:
                 session.conf.set(key, NO_CATALOG)
+
+
+def _require_guard(session: Any) -> None:
+    """What Spark cannot load of its extensions it leaves out: so it is asked for something that it has to refuse."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        session.sql("SELECT input_file_name()").schema  # noqa: B018
+    except AnalysisException:
+        session.sql("SELECT version()").schema  # noqa: B018
+        return
+    raise FailedPrecondition(
+        f"this Spark does not check what queries do, so none are run on it: start it with {QUERY_GUARD} among "
+        "spark.sql.extensions and its jar, which 'sparkport jars FOLDER' makes"
+    )
 
 
 class Places:

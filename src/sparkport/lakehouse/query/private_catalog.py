@@ -14,6 +14,7 @@ from contextlib import closing
 from pathlib import Path
 
 from sparkport.lakehouse.names import TableName
+from sparkport.lakehouse.query.words import FUNCTIONS, OPERATORS
 from sparkport.lakehouse.settings import LakehouseSettings
 
 __all__ = ["PrivateCatalog"]
@@ -33,6 +34,7 @@ _ANY_STORE = "org.apache.iceberg.io.ResolvingFileIO"
 
 class PrivateCatalog:
     def __init__(self, folder: Path, settings: LakehouseSettings, *, default_schema: str) -> None:
+        self._folder = folder
         self._path = folder / f"query-{uuid.uuid4().hex}.db"
         self._settings = settings
         self._default_schema = default_schema
@@ -78,6 +80,10 @@ class PrivateCatalog:
             # Settings, the environment and Java's properties would take the places of ${…} in a text.
             "spark.sql.variable.substitute": "false",
             "spark.sql.ansi.doubleQuotedIdentifiers": "false",
+            # With these spark/query_guard.scala looks at whatever the session is asked.
+            "spark.sparkport.guard.catalogs": f"{settings.catalog_name},spark_catalog",
+            "spark.sparkport.guard.folder": str(self._folder),
+            "spark.sparkport.guard.functions": ",".join(sorted(FUNCTIONS | OPERATORS)),
             "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
             "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
             "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",

@@ -52,7 +52,7 @@ def _reason(exc: Exception, catalog: str, default_schema: str) -> SparkportError
         return InvalidArgument(f"Spark: [{condition}] {words[:_MOST_CHARACTERS]}".rstrip())
     if type(exc).__name__ in _OF_QUERIES:
         first = next((line.strip() for line in text.splitlines() if line.strip()), type(exc).__name__)
-        return InvalidArgument(f"Spark: {first[:_MOST_CHARACTERS]}")
+        return InvalidArgument(f"Spark: {first.rstrip(';')[:_MOST_CHARACTERS]}")
     return None
 
 

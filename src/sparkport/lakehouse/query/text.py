@@ -17,15 +17,14 @@ from sparkport.errors import InvalidArgument
 from sparkport.lakehouse.query.arguments import Arguments
 from sparkport.lakehouse.query.words import FORMATS, FUNCTIONS, REFUSED_WORDS, SYNTAX
 
-__all__ = ["QueryText", "as_query", "names_in"]
+__all__ = ["QueryText", "as_query", "names_in", "read_tokens"]
 
 _MOST_CHARACTERS = 1_000_000
 _MOST_WITH_ARGUMENTS = 16_000_000
 _FIRST = frozenset({"SELECT", "WITH", "FROM", "VALUES", "TABLE", "("})
 _NAME_OF_COLUMNS = frozenset({"AS", "WITH", "RECURSIVE"})
 """After these a name with brackets is that of something with columns, and not of a function."""
-_URI = (":", "/", "/")
-"""In the middle of what Spark reads as one name without quotes: the address of a file."""
+_NO_FILES = "files cannot be read as tables: import them first"
 
 
 class _Kind(Enum):
@@ -63,7 +62,7 @@ class QueryText:
 
 _PATTERN = re.compile(
     r"""
-    (?P<space>\s+)
+    (?P<space>[ \t\r\n]+)
   | (?P<simple>--[^\r\n]*)
   | (?P<hint>/\*\+)
   | (?P<bracketed>/\*(?:[^*/]|\*(?!/)|/(?!\*))*\*/)
@@ -71,12 +70,14 @@ _PATTERN = re.compile(
   | (?P<raw>[rR](?:'[^']*'|"[^"]*"))
   | (?P<text>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
   | (?P<quoted>`(?:[^`]|``)+`)
-  | (?P<number>(?:\d+(?:\.\d*)?|\.\d+)[eE][+-]?\d+(?:[dDfF]|[bB][dD])?(?!\w))
-  | (?P<word>\w+)
-  | (?P<sign>\*/|\|\||\|>|->|=>|<=>|::|<>|!=|<=|>=|==|[-+*/%&|^~<>=!,.:;?()\[\]@])
+  | (?P<number>(?:[0-9]+[lLsSyY]|(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?:[dDfF]|[bB][dD])?)(?!\.?\w))
+  | (?P<word>[^\W0-9]\w*)
+  | (?P<address>://)
+  | (?P<sign>\*/|\|\||\|>|->|=>|<=>|::|<>|!=|<=|>=|==|\.(?![0-9])|[-+*/%&|^~<>=!,:;?()\[\]])
     """,
     re.VERBOSE | re.DOTALL,
 )
+_NUMBER = re.compile(r"\.?[0-9]")
 _KINDS = {
     "simple": _Kind.COMMENT,
     "bracketed": _Kind.COMMENT,
@@ -90,6 +91,11 @@ _KINDS = {
 def names_in(text: str) -> frozenset[str]:
     """All that could be names in a query, in small letters; InvalidArgument says what is wrong with it."""
     return frozenset(name.casefold() for token in _tokens(_pieces(text)) if (name := token.name) is not None)
+
+
+def read_tokens(text: str) -> list[str]:
+    """The parts of a text that Spark's lexer has to see as well, whatever they mean."""
+    return [token.text for token in _tokens(list(_read(text)))]
 
 
 def as_query(text: str, arguments: Arguments | None = None) -> QueryText:
@@ -158,10 +164,18 @@ def _read(text: str) -> Iterator[tuple[_Token | None, str]]:
     at, in_hint = 0, False
     while at < len(text):
         match = _PATTERN.match(text, at)
-        if match is None:
+        if match is None and _NUMBER.match(text, at):
+            # Where the number ends and the word begins is for Spark to say, and it says otherwise than one thinks.
+            raise InvalidArgument(
+                f"a number touches a word at {text[at : at + 20]!r}: put a space between them, or write a "
+                "name that begins with a digit with backticks"
+            )
+        if match is None or (match.lastgroup == "word" and not _is_word(match.group())):
             raise InvalidArgument(f"the query cannot be read at {text[at : at + 20]!r}")
         piece, kind = match.group(), match.lastgroup or ""
         at = match.end()
+        if kind == "address":  # in the middle of what Spark reads as one name without quotes
+            raise InvalidArgument(_NO_FILES)
         if kind == "open":
             raise InvalidArgument("a comment does not end, or another one stands in it")
         if kind == "space":
@@ -182,6 +196,11 @@ def _read(text: str) -> Iterator[tuple[_Token | None, str]]:
             yield _Token(_KINDS.get(kind, _Kind.SIGN), piece), piece
     if in_hint:
         raise InvalidArgument("a hint does not end")
+
+
+def _is_word(text: str) -> bool:
+    """Whether it is one for Spark. A few letters are of ASCII in capitals: Spark takes them for those."""
+    return text.isascii() or all(char.isalpha() and not char.upper().isascii() for char in text if not char.isascii())
 
 
 def _require_balance(tokens: list[_Token]) -> None:
@@ -210,6 +229,8 @@ def _require_harmless(before: _Token | None, token: _Token, after: _Token | None
         raise InvalidArgument("options of a table are not taken")
     if token.name is not None and token.name.casefold() == "global_temp":
         raise InvalidArgument("views of other sessions cannot be read")
+    if token.name is not None and token.name.casefold() == "_file":
+        raise InvalidArgument("_file tells where files are, and is not for queries")
     if token.name is not None and follows == "(":
         _require_function(before, token)
 
@@ -229,12 +250,10 @@ def _require_function(before: _Token | None, token: _Token) -> None:
 
 
 def _require_no_path(first: _Token, dot: _Token, second: _Token) -> None:
-    if all(token.kind is _Kind.SIGN for token in (first, dot, second)) and (first.text, dot.text, second.text) == _URI:
-        raise InvalidArgument("files cannot be read as tables: import them first")
     if dot.kind is _Kind.SIGN and dot.text == "." and second.kind is _Kind.QUOTED:
         name = str(first.name or "").casefold()
         if name in FORMATS and re.search(r"[/:\\]", second.text):
-            raise InvalidArgument("files cannot be read as tables: import them first")
+            raise InvalidArgument(_NO_FILES)
 
 
 def _is_ordered(tokens: list[_Token]) -> bool:

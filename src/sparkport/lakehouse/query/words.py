@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-__all__ = ["FORMATS", "FUNCTIONS", "REFUSED_WORDS", "SYNTAX"]
+__all__ = ["FORMATS", "FUNCTIONS", "OPERATORS", "REFUSED_WORDS", "SYNTAX"]
 
 
 def _words(text: str) -> frozenset[str]:
@@ -106,6 +106,9 @@ FUNCTIONS = _words(
     xxhash64 year zeroifnull zip_with
     """
 )
+
+OPERATORS = frozenset({"between"})
+"""What Spark's grammar makes functions of, though it is not written like one."""
 
 FORMATS = _words(
     """

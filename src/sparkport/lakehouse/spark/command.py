@@ -6,6 +6,7 @@ is drawn for each start, and the other ports that Spark opens ask for a secret, 
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.spark.launcher import launched
+from sparkport.lakehouse.spark.lock import locked
 
 __all__ = ["spark_command", "spark_environment", "spark_home"]
 
@@ -46,9 +48,14 @@ def spark_environment(settings: LakehouseSettings, environment: Mapping[str, str
 
 
 @contextmanager
-def spark_command(settings: LakehouseSettings, port: int, *, token: str, jars: Sequence[str]) -> Iterator[list[str]]:
-    """The command, good for one start within the block and by this thread. Catalogs have passwords and keys, so their
-    settings are in a file that only we can read, and that is gone at the end of the block."""
+def spark_command(
+    settings: LakehouseSettings, port: int, *, token: str, jars: Sequence[str]
+) -> Iterator[tuple[list[str], dict[str, str]]]:
+    """The command, good for one start within the block and by this thread, and what it needs in the environment.
+
+    Catalogs have passwords and keys, so their settings are in a file that only we can read, and that is gone at the end
+    of the block.
+    """
     conf = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
@@ -64,7 +71,7 @@ def spark_command(settings: LakehouseSettings, port: int, *, token: str, jars: S
         file.write(_properties(given))
         file.flush()
         command = [
-            str(spark_home() / "bin" / "spark-submit"),
+            "org.apache.spark.deploy.SparkSubmit",
             "--class",
             "org.apache.spark.sql.connect.service.SparkConnectServer",
             "--master",
@@ -78,7 +85,14 @@ def spark_command(settings: LakehouseSettings, port: int, *, token: str, jars: S
             *jars,
         ]
         command += [part for item in plain for part in ("--conf", item)]
-        yield launched([*command, "spark-internal"])
+        command.append("spark-internal")
+        spark_class, environment = spark_home() / "bin" / "spark-class", spark_environment(settings, os.environ)
+        # Elsewhere it is executors that run what a query says, and not the process that is started here.
+        if settings.spark_programs or not settings.spark_is_local:
+            yield launched([str(spark_class), *command]), environment
+        else:
+            start, added = locked(spark_class, command)
+            yield launched(start), {**environment, **added}
 
 
 def _properties(conf: Mapping[str, str]) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from sparkport.errors import Unavailable
 from sparkport.lakehouse.settings import ALL_PACKAGES, LakehouseSettings
 from sparkport.lakehouse.spark.command import spark_environment, spark_home
+from sparkport.lakehouse.spark.guard import guard_jar
 
 __all__ = ["fill_jar_folder"]
 
@@ -43,6 +44,7 @@ def fill_jar_folder(folder: Path) -> int:
             told = [line for line in resolved.stdout.splitlines() if line.strip()]
             raise Unavailable(f"Spark's jars cannot be had: {told[-1] if told else 'spark-submit said nothing'}")
         folder.mkdir(parents=True, exist_ok=True)
+        jars.append(guard_jar())
         for jar in jars:
             shutil.copy(jar, folder)
     return len(jars)

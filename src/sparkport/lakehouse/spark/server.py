@@ -25,10 +25,12 @@ from sparkport.errors import Unavailable
 from sparkport.lakehouse.faults import on_kill_spark
 from sparkport.lakehouse.jars import JarCache
 from sparkport.lakehouse.settings import LakehouseSettings
-from sparkport.lakehouse.spark.command import spark_command, spark_environment
+from sparkport.lakehouse.spark.command import spark_command
 from sparkport.lakehouse.spark.connect import open_session
 from sparkport.lakehouse.spark.errors import LostRace, NoTable, translated
+from sparkport.lakehouse.spark.guard import guard_jar
 from sparkport.lakehouse.spark.heartbeat import wait_for_answer, watch
+from sparkport.lakehouse.spark.lock import UNLOCKED
 from sparkport.lakehouse.spark.sessions import Sessions, Work
 
 __all__ = ["LostRace", "NoTable", "Sessions", "SparkServer", "SparkState", "Work", "translated"]
@@ -206,7 +208,9 @@ class SparkServer:
         if self._state is not SparkState.FAILED:  # and it stays failed until it is ready
             self._set(SparkState.STARTING if resolved else SparkState.RESOLVING)
         hidden = contextlib.ExitStack()
-        command = hidden.enter_context(spark_command(self._settings, port, token=token, jars=self._jars.arguments()))
+        jars = self._jars.arguments(guard_jar(self._settings.jars))
+        start = spark_command(self._settings, port, token=token, jars=jars)
+        command, environment = hidden.enter_context(start)
         process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
@@ -214,7 +218,7 @@ class SparkServer:
             stdin=subprocess.DEVNULL,
             text=True,
             errors="replace",
-            env=spark_environment(self._settings, os.environ),
+            env=environment,
             start_new_session=True,
             umask=self._settings.file_mode.umask,
         )
@@ -229,7 +233,7 @@ class SparkServer:
         try:
             for line in process.stdout or ():
                 last = [*last[-20:], line.rstrip()]
-                logger.debug("spark: %s", line.rstrip())
+                logger.log(logging.WARNING if line.startswith(UNLOCKED) else logging.DEBUG, "spark: %s", line.rstrip())
                 if _READY in line:
                     limit.cancel()
                     hidden.close()
