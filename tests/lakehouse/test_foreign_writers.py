@@ -228,6 +228,19 @@ def test_a_v2_table_is_read_and_appended_to_and_changes_say_how_to_upgrade(lake:
     assert sorted(row["id"] for row in table.pyiceberg()) == [0, 1, 2, *range(4, 12)]
 
 
+def test_partitions_of_days_beyond_pythons_years_are_read_and_changed(lake: Lake) -> None:
+    table = made(lake, "id BIGINT, at TIMESTAMP_NTZ, day DATE", f"PARTITIONED BY (days(at), day) {V3}")
+    moments, days = [2**63 - 1, 0], [2**31 - 1, 3_000_000]
+    columns = [pa.array(moments, pa.int64()).view(pa.timestamp("us")), pa.array(days, pa.int32()).view(pa.date32())]
+    assert table.insert(pa.table([pa.array([1, 2], pa.int64()), *columns], ["id", "at", "day"])).affected_rows == 2
+    row_ids = table.read().sort_by("id").column("rowid").to_pylist()
+    assert table.update(row_ids, pa.table({"id": pa.array([10, 20], pa.int64())})).affected_rows == 2
+    found = table.read().sort_by("id")
+    assert found.column("id").to_pylist() == [10, 20]
+    assert found.column("at").cast(pa.int64()).to_pylist() == moments
+    assert found.column("day").cast(pa.int32()).to_pylist() == days
+
+
 def test_a_partitioned_and_sorted_table_is_written_by_its_own_rules(lake: Lake) -> None:
     table = made(
         lake,

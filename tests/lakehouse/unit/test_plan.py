@@ -20,6 +20,7 @@ from pyroaring import BitMap
 from tests.lakehouse.fixtures import Fixture, materialise, with_equality_deletes
 
 from sparkport.errors import Conflict, InternalError
+from sparkport.lakehouse.iceberg import avro
 from sparkport.lakehouse.iceberg.bounds import decode
 from sparkport.lakehouse.iceberg.deletes import decode_vector, deleted_positions
 from sparkport.lakehouse.iceberg.manifests import DataFile, read_manifest, read_manifest_list
@@ -189,3 +190,23 @@ def test_a_damaged_deletion_vector_is_noticed() -> None:
     for bad in (b"", good[:10], good[:-1], good[:12] + b"\x07" + good[13:], b"\x00" * len(good)):
         with pytest.raises(InternalError, match="damaged"):
             decode_vector(bad)
+
+
+@pytest.mark.parametrize("day", [2**31 - 1, -(2**31), 3_000_000, 106_751_991, 0, None])
+def test_a_partition_of_a_day_that_python_has_not_is_read(tmp_path: Path, day: int | None) -> None:
+    """Such as DuckDB's infinity, and the day of an infinite timestamp."""
+    found = materialise("changes", tmp_path)
+    entry = read_manifest_list(found.fs, found.metadata.snapshots[0].manifest_list)[0]
+    source: Any = fastavro.reader(io.BytesIO(Path(entry["manifest_path"]).read_bytes()))
+    record = next(source)
+    schema = json.loads(source.metadata["avro.schema"])
+    (file,) = (field for field in schema["fields"] if field["name"] == "data_file")
+    (partition,) = (field for field in file["type"]["fields"] if field["name"] == "partition")
+    partition["type"]["fields"] = [{"name": "day", "type": ["null", {"type": "int", "logicalType": "date"}]}]
+    data = {**record["data_file"], "partition": {"day": day}}
+    written = io.BytesIO()
+    fastavro.writer(written, avro.plain(schema), [{**record, "data_file": data}])
+    header, rest = avro.split(written.getvalue())
+    other = tmp_path / "days.avro"
+    other.write_bytes(avro.joined({**header, avro.SCHEMA: json.dumps(schema).encode()}, rest))
+    assert [item.partition for item in read_manifest(found.fs, {**entry, "manifest_path": str(other)})] == [(day,)]

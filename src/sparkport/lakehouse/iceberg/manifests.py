@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import fastavro
-
 from sparkport.errors import InternalError
 from sparkport.lakehouse.cache import BoundedCache
 from sparkport.lakehouse.files import FileSystem
+from sparkport.lakehouse.iceberg.avro import reader
 from sparkport.lakehouse.iceberg.bounds import decode
 
 __all__ = [
@@ -136,7 +134,7 @@ def read_records(fs: FileSystem, path: str) -> Iterator[dict[str, Any]]:
     """The records of a manifest or of a list of manifests, as they are."""
     data = fs.read_bytes(path)
     try:
-        for record in fastavro.reader(io.BytesIO(data)):
+        for record in reader(data):
             if not isinstance(record, dict):
                 raise TypeError(f"a record expected, not {type(record).__name__}")
             yield record
@@ -206,7 +204,7 @@ def _delete_file(file: dict[str, Any], spec_id: int, sequence: int) -> DeleteFil
 
 
 def _partition(file: dict[str, Any]) -> tuple[Any, ...]:
-    """Avro's logical types come as Python values here; they are only compared, and turned back in pruning."""
+    """Dates and times are numbers here, other logical types come as Python values; pruning turns them back."""
     return tuple((file.get("partition") or {}).values())
 
 

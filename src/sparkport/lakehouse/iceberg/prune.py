@@ -6,7 +6,6 @@ comparison is DuckDB's (NaN is the greatest number and equals itself), not Icebe
 
 from __future__ import annotations
 
-import datetime as dt
 import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -208,8 +207,6 @@ def _file_range(field_id: int, iceberg_type: str, places: Mapping[int, int], fil
 def _partition_value(value: Any, iceberg_type: str) -> Any:
     """A value as Avro's reader gives it, in the form that bounds have; None where the two may differ."""
     match iceberg_type:
-        case "date" if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
-            return (value - dt.date(1970, 1, 1)).days
         case "int" | "long" | "date" if isinstance(value, int):
             return value
         case "string" if isinstance(value, str):

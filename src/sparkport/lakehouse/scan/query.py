@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sparkport.catalog.plain_values import is_moment
 from sparkport.filters.expressions import Expression, referenced_columns
-from sparkport.filters.sql import quote_text
+from sparkport.filters.sql import literal_sql, quote_text
 from sparkport.filters.types import ROW_ID
 from sparkport.lakehouse.cached import cached_property
 from sparkport.lakehouse.columns.shapes import (
@@ -23,6 +24,7 @@ from sparkport.lakehouse.columns.shapes import (
     must_inspect,
     read_shape,
 )
+from sparkport.lakehouse.columns.type_table import known_type
 from sparkport.lakehouse.columns.types import sql_type
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg.manifests import ROW_ID_FIELD, SEQUENCE_FIELD, DataFile
@@ -164,9 +166,18 @@ def _constants(
         field = next((field for field in fields if field["id"] == part.get("source-id")), None)
         if field is None or part["transform"] != "identity" or field["id"] in there or value is None:
             continue
-        text = "".join(f"\\x{byte:02X}" for byte in value) if isinstance(value, bytes) else str(value)
-        constants.append((int(field["id"]), f"CAST({quote_text(text)} AS {sql_type(field['type'])})"))
+        constants.append((int(field["id"]), f"CAST({_constant(value, field['type'])} AS {sql_type(field['type'])})"))
     return tuple(constants)
+
+
+def _constant(value: Any, iceberg_type: Any) -> str:
+    """A partition's value as SQL; a date or a time is a number there."""
+    known = known_type(iceberg_type)
+    if isinstance(value, int) and known is not None and known.filtered is not None and is_moment(known.stored):
+        moment = literal_sql(value, known.filtered)
+        if moment is not None:
+            return moment
+    return quote_text("".join(f"\\x{byte:02X}" for byte in value) if isinstance(value, bytes) else str(value))
 
 
 def empty_sql(request: Request) -> str:
