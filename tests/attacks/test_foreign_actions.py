@@ -55,6 +55,7 @@ def test_rights_in_another_catalog_run_no_action_of_this_one(
                 ("set_table", {**table, "journal": True}),
                 ("flush_journal", {}),
                 ("journal_status", {}),
+                ("unreadable_tables", {}),
                 ("demo", {"items": 1}),
             ):
                 found = code(reader, action, body, *header)

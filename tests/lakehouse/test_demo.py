@@ -106,6 +106,7 @@ def test_a_table_of_another_catalog_is_not_taken_for_one_of_this(
 
 def test_a_server_without_a_lakehouse_does_not_know_these_actions() -> None:
     with Server(MemoryCatalog("lake"), port=0) as server, connect(server.location) as client:
-        for action in ("maintain", "upgrade_table", "demo", "set_table", "flush_journal", "journal_status"):
+        of_journals = ("set_table", "flush_journal", "journal_status")
+        for action in ("maintain", "upgrade_table", "unreadable_tables", "demo", *of_journals):
             with pytest.raises(Unsupported):
                 client.action(action)

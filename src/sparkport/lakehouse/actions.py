@@ -98,6 +98,13 @@ class LakehouseActions:
                 alters=True,
             ),
             LakehouseAction(
+                "unreadable_tables",
+                self._unreadable,
+                "Tables that listings leave out because they cannot be read",
+                "nothing",
+                "catalog; then schema_name, table_name, reason of each that the caller may know of",
+            ),
+            LakehouseAction(
                 "upgrade_table",
                 self._upgrade,
                 "Give an older table format v3, and its rows ids",
@@ -126,6 +133,12 @@ class LakehouseActions:
 
     def _flush_journal(self, ctx: CallContext, body: bytes) -> Iterator[bytes]:
         yield _json(asdict(self._lakehouse.journal.flush(ctx.remaining(), sees=ctx.sees)))
+
+    def _unreadable(self, ctx: CallContext, body: bytes) -> Iterator[bytes]:
+        yield _json({"catalog": self._lakehouse.catalog.name})
+        for table, why in self._lakehouse.engine.versions.left_out().items():
+            if ctx.sees(*table):
+                yield _json({"schema_name": table.schema, "table_name": table.name, "reason": why})
 
     def _journal_status(self, ctx: CallContext, body: bytes) -> Iterator[bytes]:
         """Sums of all, and the names of some tables: whoever may ask may still not know of every one."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from sparkport.errors import SparkportError
+from sparkport.errors import SparkportError, without_places
 from sparkport.lakehouse.cache import BoundedCache
 from sparkport.lakehouse.catalogs.journal_state import JournalView
 from sparkport.lakehouse.catalogs.pointers import Cut, Pointers
@@ -20,6 +21,9 @@ logger = logging.getLogger(__name__)
 _ENTRIES_KEPT = 200_000
 """Snapshots and log entries in all metadata that is kept: they are what makes it large."""
 
+_SLOW_SECONDS = 1.0
+_PAUSE_SECONDS = 60.0
+
 
 class TableVersions:
     """What one metadata file says never changes, so it is kept. Called from several threads at once."""
@@ -30,6 +34,7 @@ class TableVersions:
         self._kept: BoundedCache[tuple[TableName, str], TableVersion] = BoundedCache(
             _ENTRIES_KEPT, weigh=_entries, name="tables"
         )
+        self._left_out: dict[TableName, _LeftOut] = {}
 
     def current(self, table: TableName) -> TableVersion | None:
         """A table as it is now."""
@@ -63,17 +68,42 @@ class TableVersions:
         return self._kept.get((table, location), lambda: self._loader.load(table, location))
 
     def listed(self, table: TableName, cut: Cut) -> TableVersion | None:
-        """A table for a listing: one that cannot be read, or may not, must not hide all others."""
+        """A table for a listing: one that cannot be read, or may not, must not hide all others.
+
+        Nor may it hold them up: one that was slow to fail is not tried again for a while.
+        """
+        began, known = time.monotonic(), self._left_out.get(table)
+        if known is not None and began < known.until:
+            return None
         try:
             location = cut.tables.get(table)
             if location is None:  # dropped since the names were listed
+                self._left_out.pop(table, None)
                 return None
             version = self.laid_over(self.at(table, location), cut.journal, cut.tables.get)
             version.fingerprint  # noqa: B018 - looks at the columns, which may be of a type that is not known here
         except SparkportError as exc:
-            logger.warning("table '%s' is left out of the listing: %s", table, exc)
+            now = time.monotonic()
+            until = now + _PAUSE_SECONDS if now - began > _SLOW_SECONDS else now
+            self._left_out[table] = _LeftOut(without_places(exc.message), until)
+            if known is None or known.why != self._left_out[table].why:
+                logger.warning("table '%s' is left out of the listing: %s", table, exc)
             return None
+        self._left_out.pop(table, None)
         return version
+
+    def left_out(self) -> dict[TableName, str]:
+        """The tables that listings leave out, as far as one has been made, with the reasons."""
+        names = set(self._pointers.cut().tables)
+        return {table: item.why for table, item in sorted(self._left_out.copy().items()) if table in names}
+
+
+@dataclass(frozen=True, slots=True)
+class _LeftOut:
+    """``until`` it is not tried again."""
+
+    why: str
+    until: float
 
 
 def _entries(version: TableVersion) -> int:
