@@ -97,8 +97,12 @@ class Lakehouse:
                 self.engine, warehouse=settings.warehouse_path, default_schema=default_schema
             )
             views = LakeViews(self.store.views, files, catalog=settings.catalog_name)
+            # Whatever a query does to the Spark that it runs on, those who write have another one.
+            self._query_spark = self.spark
+            if self._owns_spark and settings.spark_is_local:
+                self._query_spark = SparkServer(settings, for_queries=True)
             self.queries = SparkQueries(
-                self.engine, self.spark, reader, settings=settings, default_schema=default_schema, views=views
+                self.engine, self._query_spark, reader, settings=settings, default_schema=default_schema, views=views
             )
             self.catalog.spark_sql = self.queries
             self.catalog.spark_views = views
@@ -168,6 +172,7 @@ class Lakehouse:
         if self._upkeep is not None:
             self._upkeep.stop()
         if self._owns_spark:
+            self._query_spark.stop()
             self.spark.stop()
         if self._upkeep is not None:
             self._upkeep.join(30)

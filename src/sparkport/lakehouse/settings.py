@@ -13,7 +13,7 @@ from sparkport.lakehouse.file_modes import FileMode
 from sparkport.lakehouse.files import local_path, protocol_of
 from sparkport.lakehouse.jars import cache_home
 
-__all__ = ["ALL_PACKAGES", "ICEBERG_RUNTIME", "LakehouseSettings", "QUERY_GUARD"]
+__all__ = ["ALL_PACKAGES", "ICEBERG_RUNTIME", "LakehouseSettings", "QUERY_GUARD", "STUCK_WORK"]
 
 ICEBERG_RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 _ICEBERG_AWS = "org.apache.iceberg:iceberg-aws-bundle:1.12.0"
@@ -25,6 +25,8 @@ ALL_PACKAGES = (ICEBERG_RUNTIME, _ICEBERG_AWS, _SQLITE_DRIVER, _POSTGRES_DRIVER)
 _ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 QUERY_GUARD = "org.apache.spark.sql.sparkport.QueryGuard"
 """The class that looks at the plans of queries; it is in spark/query_guard.scala."""
+STUCK_WORK = "org.apache.spark.sql.sparkport.StuckWork"
+"""The class that ends a Spark with work that was cancelled and goes on; it is in spark/stuck_work.scala."""
 
 _S3 = frozenset({"s3", "s3a"})
 _S3_FILE_IO = "org.apache.iceberg.aws.s3.S3FileIO"
@@ -173,6 +175,12 @@ class LakehouseSettings:
         return {
             "spark.sql.extensions": ",".join((_ICEBERG_EXTENSIONS, QUERY_GUARD)),
             "spark.ui.enabled": "false",
+            # Executors elsewhere end themselves if a task that was cancelled goes on; one in this process cannot.
+            **(
+                {}
+                if self.spark_is_local
+                else {"spark.task.reaper.enabled": "true", "spark.task.reaper.killTimeout": "20s"}
+            ),
             # Hadoop sets modes by a mask of its own, whatever the system's is.
             "spark.hadoop.fs.permissions.umask-mode": f"{self.file_mode.umask:03o}",
             **self.session_conf(),

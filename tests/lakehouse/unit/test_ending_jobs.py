@@ -66,6 +66,9 @@ class _Server:
     def lost(self, generation: int) -> bool:
         return False
 
+    def stuck(self, generation: int) -> None:
+        return None
+
 
 def end(session: _Session, *, times: int, then: Callable[[], Any]) -> list[Any]:
     """Have a job ended so often, and do something before it is over: what that gave."""

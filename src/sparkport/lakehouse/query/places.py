@@ -44,6 +44,19 @@ class Place:
                 self._closed_off = session
             yield session
 
+    @contextmanager
+    def limited(self, work: Work, seconds: float) -> Iterator[None]:
+        """Interrupt what the session is lent for after so many seconds; 0 never does."""
+        reason = f"Spark has not come to an end with looking at the query within {seconds:g} seconds"
+        timer = threading.Timer(seconds, self.sessions.end_work, [work, reason])
+        timer.daemon = True
+        if seconds:
+            timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
     def _close_off(self, session: Any) -> None:
         """A Spark may know other catalogs, of whoever has set it up. A query must not reach them."""
         _require_guard(session)

@@ -30,13 +30,15 @@ from sparkport.lakehouse.query.views import LakeViews
 from sparkport.lakehouse.scan.read import Reader
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.spark.server import SparkServer
-from sparkport.lakehouse.spark.sessions import Work
+from sparkport.lakehouse.spark.sessions import Sessions, Work
 from sparkport.lakehouse.tables.engine import LakeEngine
 
 __all__ = ["SparkQueries"]
 
 _KEPT_BYTES = 16 << 20
 _PATIENT_SECONDS = 15.0
+_LOOK_SECONDS = 60.0
+"""To look at a query takes a second; but Spark computes what is constant in it, and that may be anything."""
 _LEAST_FREE_BYTES = 1 << 30
 _FULL = "the disk of the staging folder is nearly full: the query was interrupted"
 
@@ -70,7 +72,7 @@ class SparkQueries(SparkSql):
         self._staging = engine.storage.staging.folder
         self.places = Places(
             lambda: PrivateCatalog(self._staging, settings, default_schema=default_schema),
-            lambda conf: spark.sessions(conf, 1),
+            lambda conf: _sessions(spark, conf),
             size=settings.sessions,
         )
 
@@ -93,14 +95,15 @@ class SparkQueries(SparkSql):
 
         def analyse() -> pa.Schema:
             work = _look("analyse", query)
-            with self.places.take(ctx) as place, self._opened(ctx, place, query, text, work) as opened:
+            with self.places.take(ctx) as place, self._opened(ctx, place, query, text, work, _LOOK_SECONDS) as opened:
                 return opened.columns
 
         return self._known.get(_key(text, seen), analyse)
 
     def explain(self, ctx: CallContext, query: SparkQuery) -> str:
         text = as_query(query.text, arguments_of(query.arguments))
-        with self.places.take(ctx) as place, self._opened(ctx, place, query, text, _look("explain", query)) as opened:
+        work = _look("explain", query)
+        with self.places.take(ctx) as place, self._opened(ctx, place, query, text, work, _LOOK_SECONDS) as opened:
             explained: str = opened.frame._explain_string(mode="formatted")
             return explained
 
@@ -159,10 +162,11 @@ class SparkQueries(SparkSql):
 
     @contextlib.contextmanager
     def _opened(
-        self, ctx: CallContext, place: Place, query: SparkQuery, text: QueryText, work: Work
+        self, ctx: CallContext, place: Place, query: SparkQuery, text: QueryText, work: Work, seconds: float = 0.0
     ) -> Iterator[_Opened]:
+        """Interrupted after so many seconds, if any are given."""
         tables = self._locations(ctx, query)
-        with self._held(tables), place.session(ctx, work) as session:
+        with self._held(tables), place.session(ctx, work) as session, place.limited(work, seconds):
             place.catalog.fill(tables, self._usable_views(query, tables))
             if ctx.cancelled:
                 raise Cancelled("the query was cancelled")
@@ -191,6 +195,12 @@ class SparkQueries(SparkSql):
                 if version.snapshot_id is not None:
                     held.enter_context(contextlib.closing(self._reader.hold(version.uuid, {version.snapshot_id})))
             yield
+
+
+def _sessions(spark: SparkServer, conf: dict[str, str]) -> Sessions:
+    """A Spark that is for queries alone is started with the first of them."""
+    spark.start()
+    return spark.sessions(conf, 1)
 
 
 def _key(text: QueryText, seen: object) -> bytes:

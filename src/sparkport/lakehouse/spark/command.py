@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from sparkport.lakehouse.settings import LakehouseSettings
+from sparkport.lakehouse.settings import STUCK_WORK, LakehouseSettings
 from sparkport.lakehouse.spark.launcher import launched
 from sparkport.lakehouse.spark.lock import locked
 
@@ -49,7 +49,7 @@ def spark_environment(settings: LakehouseSettings, environment: Mapping[str, str
 
 @contextmanager
 def spark_command(
-    settings: LakehouseSettings, port: int, *, token: str, jars: Sequence[str]
+    settings: LakehouseSettings, port: int, *, token: str, jars: Sequence[str], for_queries: bool = False
 ) -> Iterator[tuple[list[str], dict[str, str]]]:
     """The command, good for one start within the block and by this thread, and what it needs in the environment.
 
@@ -65,6 +65,8 @@ def spark_command(
     if settings.spark_is_local:  # executors elsewhere have to find the driver
         conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         conf["spark.authenticate"] = "true"  # Spark draws a secret by itself; elsewhere the cluster's owner decides
+    if for_queries:
+        conf["spark.extraListeners"] = STUCK_WORK
     given = {**settings.spark_conf(), "spark.connect.authenticate.token": token}
     plain = [f"{key}={value}" for key, value in conf.items() if key not in given]
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix="sparkport-", suffix=".properties") as file:

@@ -20,7 +20,7 @@ from sparkport.lakehouse.spark.command import spark_environment, spark_home
 
 __all__ = ["guard_jar"]
 
-_SOURCES = (Path(__file__).with_name("query_guard.scala"),)
+_SOURCES = tuple(Path(__file__).with_name(f"{name}.scala") for name in ("query_guard", "stuck_work"))
 _SECONDS = 300.0
 
 

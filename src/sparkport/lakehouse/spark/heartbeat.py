@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 from sparkport.lakehouse.spark.connect import close_session
 
-__all__ = ["wait_for_answer", "watch"]
+__all__ = ["TaskWatch", "wait_for_answer", "watch"]
 
 logger = logging.getLogger(__name__)
 
 _EVERY_SECONDS = 5.0
 _PATIENT_SECONDS = 30.0
+_TASK_EVERY_SECONDS = 10.0
+_TASK_SECONDS = 30.0
 _QUESTION = "spark.sql.session.timeZone"
 
 
@@ -47,6 +50,35 @@ def wait_for_answer(open_session: Callable[[], Any], *, ended: threading.Event) 
         if answered:
             logger.info("Spark answers again")
             return
+
+
+class TaskWatch:
+    """Whether Spark finds a place for a task: an answer to a question needs none, and a statement that writes does.
+
+    Nobody ends a Spark for that: tasks that take long may hold all places, and rightly so.
+    """
+
+    def __init__(self) -> None:
+        self._waiting_since: float | None = None
+
+    @property
+    def is_late(self) -> bool:
+        since = self._waiting_since
+        return since is not None and time.monotonic() - since > _TASK_SECONDS
+
+    def watch(self, open_session: Callable[[], Any], *, ended: threading.Event) -> None:
+        session = None
+        while not ended.wait(_TASK_EVERY_SECONDS):
+            self._waiting_since = time.monotonic()
+            try:
+                session = open_session() if session is None else session
+                session.sql("SELECT id FROM range(0, 1, 1, 1)").collect()
+            except Exception as exc:  # one that is gone, or does not answer, is found by the other questions
+                logger.debug("Spark runs no task: %s", exc)
+                close_session(session)
+                session = None
+            self._waiting_since = None
+        close_session(session)
 
 
 class _Asking:

@@ -19,6 +19,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from sparkport.errors import Unavailable
@@ -29,7 +30,7 @@ from sparkport.lakehouse.spark.command import spark_command
 from sparkport.lakehouse.spark.connect import open_session
 from sparkport.lakehouse.spark.errors import LostRace, NoTable, translated
 from sparkport.lakehouse.spark.guard import guard_jar
-from sparkport.lakehouse.spark.heartbeat import wait_for_answer, watch
+from sparkport.lakehouse.spark.heartbeat import TaskWatch, wait_for_answer, watch
 from sparkport.lakehouse.spark.lock import UNLOCKED
 from sparkport.lakehouse.spark.sessions import Sessions, Work
 
@@ -64,10 +65,15 @@ class SparkServer:
         *,
         on_state: Callable[[SparkState], None] | None = None,
         warm_up: Callable[[], None] | None = None,
+        for_queries: bool = False,
     ) -> None:
+        """``for_queries``: it does nothing else, so it is ended where a query goes on that was cancelled."""
         self._settings = settings
         self._on_state = on_state
         self.warm_up = warm_up
+        self._for_queries = for_queries
+        self._starting = threading.Lock()
+        self.tasks = TaskWatch()
         self._jars = JarCache(settings.packages(), settings.jars)
         self._external = settings.spark if settings.spark.startswith("sc://") else None
         self._changed = threading.Condition()
@@ -84,14 +90,19 @@ class SparkServer:
     # Life
 
     def start(self) -> None:
-        """Begin in the background; returns at once."""
-        on_kill_spark(self._kill)
-        self._thread = threading.Thread(target=self._supervise, name="sparkport-spark", daemon=True)
-        self._thread.start()
+        """Begin in the background; returns at once. Safe to repeat."""
+        with self._starting:
+            if self._thread is not None or self._stopping.is_set():
+                return
+            if not self._for_queries:
+                on_kill_spark(self._kill)
+            self._thread = threading.Thread(target=self._supervise, name="sparkport-spark", daemon=True)
+            self._thread.start()
 
     def stop(self) -> None:
         """End the child, if there is one. Safe to repeat."""
-        self._stopping.set()
+        with self._starting:
+            self._stopping.set()
         self._end_process()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=30)
@@ -209,7 +220,7 @@ class SparkServer:
             self._set(SparkState.STARTING if resolved else SparkState.RESOLVING)
         hidden = contextlib.ExitStack()
         jars = self._jars.arguments(guard_jar(self._settings.jars))
-        start = spark_command(self._settings, port, token=token, jars=jars)
+        start = spark_command(self._settings, port, token=token, jars=jars, for_queries=self._for_queries)
         command, environment = hidden.enter_context(start)
         process = subprocess.Popen(
             command,
@@ -265,6 +276,15 @@ class SparkServer:
                 self._kill()
 
         threading.Thread(target=work, name="sparkport-heartbeat", daemon=True).start()
+        if self._settings.spark_is_local:  # tasks elsewhere would keep machines for nothing
+            ask = partial(self.tasks.watch, self.open_session, ended=ended)
+            threading.Thread(target=ask, name="sparkport-heartbeat-tasks", daemon=True).start()
+
+    def stuck(self, generation: int) -> None:
+        """A query was interrupted and goes on: where nothing else is under way, it ends with its Spark."""
+        if self._for_queries and generation == self._generation:
+            logger.error("Spark goes on with a query that was cancelled: it is started again")
+            self._kill()
 
     def _give_up(self, process: subprocess.Popen[str]) -> None:
         logger.error("Spark has not become ready in time; it is started again")

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Protocol
 
 from sparkport.catalog.jobs import Job
@@ -43,6 +44,8 @@ class _Server(Protocol):
     def open_session(self, same_as: Any = None) -> Any: ...
 
     def lost(self, generation: int) -> bool: ...
+
+    def stuck(self, generation: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,9 @@ class Work:
 class _Loan:
     """A session in use. ``reason`` is why it was taken away, if it was."""
 
-    def __init__(self, session: Any, work: Work | None = None) -> None:
+    def __init__(self, session: Any, work: Work | None = None, *, stuck: Callable[[], None] = lambda: None) -> None:
+        """``stuck`` is called if what was interrupted does not end."""
+        self._stuck = stuck
         self.id = uuid.uuid4().hex
         self.began = datetime.now(UTC)
         self.work = work
@@ -120,6 +125,7 @@ class _Loan:
         if not self._over.wait(self._patience):
             logger.warning("Spark has not stopped within %g seconds, and is not waited for any longer", self._patience)
             close_session(self.session)
+            self._stuck()
 
     def _ask_to_stop(self) -> None:
         """Again and again: what is asked of Spark may not have come there yet when the first try does."""
@@ -168,7 +174,7 @@ class Sessions:
         With ``work`` the block is a job, which ``jobs`` lists and ``end`` interrupts.
         """
         generation, session = self._take(conf or {}, timeout)
-        loan = _Loan(session, work)
+        loan = _Loan(session, work, stuck=partial(self._server.stuck, generation))
         good = False
         try:
             with self._lent(loan, self._limit() if limited else 0.0):

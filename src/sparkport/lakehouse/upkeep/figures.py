@@ -89,6 +89,8 @@ class LakehouseFigures:
         writes = state is SparkState.READY
         if self._failure:
             return Readiness(False, False, self._failure)
+        if writes and self._spark.tasks.is_late:
+            return Readiness(True, False, "Spark has no place for another task")
         return Readiness(True, writes, "" if writes else f"Spark is {state.value}")
 
     def current(self) -> Iterator[Figure]:
