@@ -154,7 +154,11 @@ def cuts(columns: Sequence[pa.Array], limit: int) -> Iterator[tuple[int, int]]:
     """Where to begin and how many rows to take, so that no part of the dictionary columns among these takes more than
     ``limit`` bytes when it is decoded, unless one row does."""
     rows = len(columns[0]) if columns else 0
-    ends = sum((_ends(column) for column in columns if pa.types.is_dictionary(column.type)), np.zeros(rows, np.int64))
+    dictionaries = [column for column in columns if pa.types.is_dictionary(column.type)]
+    if rows and rows * sum(_largest(column.dictionary) for column in dictionaries) <= limit:
+        yield 0, rows
+        return
+    ends = sum(map(_ends, dictionaries), np.zeros(rows, np.int64))
     start = 0
     while start < rows:
         before = int(ends[start - 1]) if start else 0

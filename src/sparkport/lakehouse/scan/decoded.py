@@ -76,13 +76,17 @@ def row_bytes(place: Place, footer: Footer, group: int, *, names: Collection[str
 
     ``names`` are columns by the names that the file has for them.
     """
-    chunks = footer.metadata.row_group(group)
-    size = 0.0
-    for number in range(chunks.num_columns):
-        column = footer.metadata.schema.column(number)
-        if column.path in names or column.path.partition(".")[0] in names:
-            size += _chunk_bytes(place, footer, group, number)
-    return max(int(size / max(chunks.num_rows, 1)), 1)
+
+    def add_up() -> int:
+        chunks = footer.metadata.row_group(group)
+        size = 0.0
+        for number in range(chunks.num_columns):
+            column = footer.metadata.schema.column(number)
+            if column.path in names or column.path.partition(".")[0] in names:
+                size += _chunk_bytes(place, footer, group, number)
+        return max(int(size / max(chunks.num_rows, 1)), 1)
+
+    return _group_bytes.get((*place, group, frozenset(names)), add_up)
 
 
 def file_row_bytes(file: DataFile, field_ids: Collection[int]) -> int | None:
@@ -101,6 +105,7 @@ def file_row_bytes(file: DataFile, field_ids: Collection[int]) -> int | None:
     return _row_bytes.get((file.path, file.size, frozenset(field_ids)), find)
 
 
+_group_bytes: BoundedCache[tuple[str, int, int, frozenset[str]], int] = BoundedCache(50_000)
 _row_bytes: BoundedCache[tuple[str, int, frozenset[int]], int | None] = BoundedCache(50_000)
 
 

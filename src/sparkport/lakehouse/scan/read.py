@@ -344,6 +344,7 @@ class RowStream:
     def _read_sized(self, group: Group, size: int) -> Iterator[pa.RecordBatch]:
         """A query that runs holds thousands of rows while its reader does something else: of large ones not all may."""
         rows = max(1, min(BATCH_ROWS, self._share.bytes // size))
+        rows -= rows % _VECTOR if rows > _VECTOR else 0
         wanted, whole = self._request.row_ids, sum(file.record_count for file in group.files)
         held = size * min(_VECTORS_HELD * _VECTOR, whole if wanted is None else len(wanted))
         if held <= self._share.bytes:
