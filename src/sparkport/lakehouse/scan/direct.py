@@ -238,7 +238,11 @@ class DirectScan:
             yield from ((first, min(self._rows, end - first), {}) for first in range(start, end, self._rows))
             return
         filtered = self._mask is not None
-        repeating = _repeating(footer, names, groups, all_of_them=filtered or not self.is_small)
+        all_of_them = filtered or not self.is_small
+        repeating = _repeating_columns.get(
+            (*opened.key, groups, *names, all_of_them),
+            lambda: _repeating(footer, names, groups, all_of_them=all_of_them),
+        )
         source = opened.source
         if repeating:
             source = pq.ParquetFile(
@@ -396,6 +400,9 @@ def _repeating(footer: Footer, names: Sequence[str], groups: range, *, all_of_th
         ):
             chosen.append(path)
     return chosen
+
+
+_repeating_columns: BoundedCache[tuple[object, ...], list[str]] = BoundedCache(20_000)
 
 
 def _power_of_two(number: int) -> int:
