@@ -49,7 +49,7 @@ class Poisoning:
     steps: int = _STEPS
 
     def __str__(self) -> str:
-        return f"{self.poison}, {self.steps} steps of chance {self.chance} on {self.catalog}"
+        return f"{self.poison}, {self.steps} steps of chance {self.chance}"
 
 
 def poisonings(seed: int) -> list[Poisoning]:

@@ -29,6 +29,7 @@ from sparkport.lakehouse.write.journal_flush import JournalFlush
 
 ROWS = pa.table({"n": pa.array([1], pa.int64())})
 SETTINGS = JournalSettings(new_tables=True, seconds=10.0)
+NOTE = AddColumn(pa.field("note", pa.string()))
 A, B, C, D = (TableName("public", name) for name in "abcd")
 
 
@@ -95,6 +96,14 @@ def insert(lakehouse: Lakehouse, *tables: TableName, rows: pa.Table = ROWS) -> N
         found.insert(ctx, rows.to_reader())
     assert ctx.transaction_id is not None
     transactions.commit(ctx.transaction_id)
+
+
+def table_of(lakehouse: Lakehouse, name: str) -> LakeTable:
+    schema = lakehouse.catalog.schema(CallContext(), "public")
+    assert schema is not None
+    table = schema.table(CallContext(), name)
+    assert isinstance(table, LakeTable)
+    return table
 
 
 def waiting(lakehouse: Lakehouse) -> dict[TableName, str | None]:
@@ -308,17 +317,21 @@ def test_an_alteration_waits_however_often_another_server_adds_to_the_backlog(
     other = Lakehouse(lakehouse.settings, journal=SETTINGS)
     try:
         spark.on_commit = lambda: insert(other, A) if len(spark.tried) < 12 else None
-        schema = lakehouse.catalog.schema(CallContext(), "public")
-        assert schema is not None
-        table = schema.table(CallContext(), "a")
-        assert isinstance(table, LakeTable)
-        table.alter(CallContext(), AddColumn(pa.field("note", pa.string())))
+        table_of(lakehouse, "a").alter(CallContext(), NOTE)
     finally:
         other.stop()
     assert len(spark.committed) == 12
     current = lakehouse.engine.versions.current(A)
     assert current is not None
     assert [field["name"] for field in current.columns.fields] == ["n", "note"]
+    assert waiting(lakehouse).keys() == {B, C, D}
+
+
+def test_a_table_that_others_renamed_is_altered_by_its_new_name(lakehouse: Lakehouse, spark: FakeSpark) -> None:
+    with lakehouse.store.database.transaction(write=True) as work:
+        work.change("UPDATE iceberg_tables SET table_name = 'e' WHERE table_name = 'a'")
+    table_of(lakehouse, "e").alter(CallContext(deadline=time.monotonic() + 60), NOTE)
+    assert spark.committed == [{TableName("public", "e")}]
     assert waiting(lakehouse).keys() == {B, C, D}
 
 
