@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -216,6 +218,33 @@ def test_a_table_that_is_set_apart_is_let_alone_for_twice_as_long_each_time(
     now -= 86_400  # the clock is set back
     lakehouse.engine.flush(every=False)
     assert spark.tried == [{B}]
+
+
+def test_a_flush_that_takes_long_keeps_nobody_waiting_but_those_of_its_tables(
+    lakehouse: Lakehouse, spark: FakeSpark
+) -> None:
+    lakehouse.engine.flush_of([A, B], 30)
+    insert(lakehouse, A, B)
+    began, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        if A in spark.tried[-1]:
+            began.set()
+            assert go_on.wait(60)
+
+    spark.on_commit = hold
+    with ThreadPoolExecutor(2) as pool:
+        held = pool.submit(lakehouse.engine.flush_of, [A], 60)
+        assert began.wait(60)
+        assert lakehouse.engine.flush_of([C], 60)
+        tied = pool.submit(lakehouse.engine.flush_of, [B], 60)
+        assert lakehouse.engine.flush_of([D], 60)
+        assert not tied.done()
+        go_on.set()
+        assert held.result(60)
+        tied.result(60)
+    assert spark.committed == [{A, B}, {C}, {D}, {A, B}]
+    assert waiting(lakehouse) == {}
 
 
 def test_a_spark_that_is_gone_is_no_fault_of_a_table(lakehouse: Lakehouse, spark: FakeSpark) -> None:

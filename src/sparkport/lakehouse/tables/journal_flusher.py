@@ -102,7 +102,9 @@ class JournalFlusher:
         self._committer = committer
         self._orphans = Orphans(storage, versions)
         self._pace = pace
-        self._turn = threading.Lock()
+        self._freed = threading.Condition()
+        self._busy: set[TableName] = set()
+        self._ended = 0
 
     def flush(
         self,
@@ -122,24 +124,42 @@ class JournalFlusher:
         run = _Run(self._storage.pointers.cut().journal.revision)
         while True:
             check()
-            with self._in_turn(end):
-                cut = self._storage.pointers.cut()
-                groups = self._waiting(cut, run, of, every)
-                if not groups:
+            with self._taken(lambda cut: self._waiting(cut, run, of, every), run.alone, end) as (cut, batch):
+                if not batch:
                     return Flushed(run.rows, run.failures, run.left)
-                self._flush_some(cut, groups, run, end)
+                self._flush_some(cut, batch, run, end)
 
     @contextlib.contextmanager
-    def _in_turn(self, end: float | None) -> Iterator[None]:
-        left = -1 if end is None else end - time.monotonic()
-        if end is not None and left <= 0:
-            raise Unavailable("the journal could not be applied in time; it is kept")
-        if not self._turn.acquire(timeout=left):
-            raise Unavailable("the journal is being applied; try again")
+    def _taken(
+        self, look: Callable[[Cut], list[Tied]], alone: Collection[TableName], end: float | None
+    ) -> Iterator[tuple[Cut, list[Tied]]]:
+        """Some of what there is to do, whose tables no other flush of this server is at: nobody waits for all others.
+
+        All together that nothing is known against; then the rest, one by one.
+        """
+        while True:
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0:
+                raise Unavailable("the journal could not be applied in time; it is kept")
+            ended, cut = self._ended, self._storage.pointers.cut()
+            groups = look(cut)
+            with self._freed:
+                if self._ended != ended:
+                    continue  # what was seen may be done by now
+                free = [group for group in groups if self._busy.isdisjoint(group.tables)]
+                if free or not groups:
+                    batch = [group for group in free if not group.apart and group.tables.isdisjoint(alone)] or free[:1]
+                    tables = {table for group in batch for table in group.tables}
+                    self._busy |= tables
+                    break
+                self._freed.wait(left)
         try:
-            yield
+            yield cut, batch
         finally:
-            self._turn.release()
+            with self._freed:
+                self._busy -= tables
+                self._ended += bool(tables)
+                self._freed.notify_all()
 
     def _waiting(self, cut: Cut, run: _Run, of: Collection[TableName] | None, every: bool) -> list[Tied]:
         """What this flush has still to do."""
@@ -156,9 +176,7 @@ class JournalFlusher:
             and (every or all(item.is_due(now) for item in group.apart))
         ]
 
-    def _flush_some(self, cut: Cut, groups: Sequence[Tied], run: _Run, end: float | None) -> None:
-        """All together that nothing is known against; then the others, one by one."""
-        batch = [group for group in groups if not group.apart and run.alone.isdisjoint(group.tables)] or [groups[0]]
+    def _flush_some(self, cut: Cut, batch: Sequence[Tied], run: _Run, end: float | None) -> None:
         failures: dict[TableName, BaseException] = {}
         began = time.monotonic()
         try:
@@ -266,8 +284,9 @@ class JournalFlusher:
         except Exception:  # it is done all the same
             logger.exception("what others have changed in '%s' past the journal is not known", part.version.table)
             return
-        self.overwritten += overwritten
-        self.deleted += deleted
+        with self._freed:
+            self.overwritten += overwritten
+            self.deleted += deleted
         if overwritten or deleted:
             logger.warning(
                 "table '%s' was changed past the journal: %d rows that others had changed are as they were committed "
