@@ -45,6 +45,7 @@ from sparkport.lakehouse.upkeep.maintenance_plan import (
     keeps_row_ids,
     settings_for,
 )
+from sparkport.lakehouse.warehouse import true_path
 from sparkport.lakehouse.write.committer import Committer
 from sparkport.lakehouse.write.spark_applier import drop_branches
 
@@ -269,6 +270,9 @@ class _Run:
             due = expirable(metadata, self._settings, now=self._maintenance.now(), needed=needed)
             if not due or (len(due) < self._settings.max_snapshots // 10 and not self._all_due):
                 return
+            if (reason := self._neighbour(metadata)) is not None:
+                self._skipped["expire"] = reason  # files that this table needs no more would go
+                return
             chosen = due[:_EXPIRED_AT_ONCE]
             # Only those that are named: a time of long ago keeps Spark from choosing others by its own rule.
             done = self._call(
@@ -369,12 +373,19 @@ class _Run:
             return "the table's folder is not in the warehouse"
         if not (self._storage.warehouse.inside(metadata.metadata_location) or "").startswith(f"{folder}/"):
             return "the table's metadata is not in the table's folder"
-        for other, location in self._storage.pointers.cut().tables.items():
-            if other != self._table and (self._storage.warehouse.inside(location) or "").startswith(f"{folder}/"):
-                return f"table '{'.'.join(other)}' has files in the same folder"
+        if (reason := self._neighbour(metadata)) is not None:
+            return reason
         known = {metadata.metadata_location, *(entry["metadata-file"] for entry in metadata.metadata_log)}
         if self._in_use.metadata_files(self._table).keys() - known:
             return "a transaction has been open for more than a hundred commits"
+        return None
+
+    def _neighbour(self, metadata: TableMetadata) -> str | None:
+        """Another table in the folder: others may have given one metadata file two names, which share files then."""
+        folder = true_path(metadata.location)
+        for other, location in self._storage.pointers.cut().tables.items():
+            if other != self._table and (true_path(location) or "").startswith(f"{folder}/"):
+                return f"table '{'.'.join(other)}' has files in the same folder"
         return None
 
     def _kept_by_owner(self, step: str) -> bool:
