@@ -45,6 +45,7 @@ __all__ = [
     "resolved",
     "touches_since",
     "unknown_among",
+    "untold_among",
 ]
 
 FIRST_ID = 1 << 61
@@ -140,8 +141,12 @@ class Applied:
 
     def knows(self, ids: Ids) -> NDArray[np.bool_]:
         """True for each of these of which it says what became of the row."""
+        return (positions_in(self._ids, ids) >= 0) & ~self.untold(ids)
+
+    def untold(self, ids: Ids) -> NDArray[np.bool_]:
+        """True for each of these whose row it has brought into the table, under an id that nobody knows."""
         places = positions_in(self._ids, ids)
-        return (places >= 0) & (self._row_ids[places] != UNTOLD) if len(self._ids) else places >= 0
+        return (places >= 0) & (self._row_ids[places] == UNTOLD) if len(self._ids) else places >= 0
 
     def resolve(self, ids: Ids) -> Ids:
         """For ids of the journal those that the rows have since; those of rows that are gone stay, and others."""
@@ -294,6 +299,13 @@ def unknown_among(ids: Ids, journal: TableJournal) -> Ids:
         for flush in applied(journal):
             unknown = unknown[~flush.knows(unknown)]
     return unknown
+
+
+def untold_among(ids: Ids, journal: TableJournal) -> Ids:
+    """Ids that the journal gave to rows which are in the table under others that nobody knows."""
+    new = ids[ids >= FIRST_ID]
+    untold = [new[flush.untold(new)] for flush in applied(journal)] if len(new) else []
+    return ascending(*untold)
 
 
 def require_known(journal: TableJournal) -> Net:

@@ -23,7 +23,16 @@ from sparkport.lakehouse.columns.columns import Columns
 from sparkport.lakehouse.columns.types import stored_type
 from sparkport.lakehouse.iceberg.lineage import NO_IDS, Ids, Lineage, ascending, positions_in
 from sparkport.lakehouse.iceberg.manifests import DataFile
-from sparkport.lakehouse.journal.net import FIRST_ID, Applied, Net, applied, require_known, resolved, unknown_among
+from sparkport.lakehouse.journal.net import (
+    FIRST_ID,
+    Applied,
+    Net,
+    applied,
+    require_known,
+    resolved,
+    unknown_among,
+    untold_among,
+)
 from sparkport.lakehouse.scan.rows import StoredRows, TableRows
 
 __all__ = ["JournalledRows"]
@@ -98,6 +107,10 @@ class JournalledRows:
     def unknown(self, ids: Ids) -> Ids:
         """Those of these that ``resolve`` leads nowhere: what became of the rows is not known any more."""
         return unknown_among(ids, self.journal)
+
+    def untold(self, ids: Ids) -> Ids:
+        """Those of these whose rows are there under ids that nobody can tell."""
+        return untold_among(ids, self.journal)
 
     def scan(self, request: ScanRequest, part: range | None = None, *, without: Ids | None = None) -> Scan:
         """The journal's rows are in the first of several parts."""

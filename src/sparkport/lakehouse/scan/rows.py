@@ -215,6 +215,10 @@ class TableRows:
         """Those of these that a journal has given, of which nothing is left here."""
         return ids[ids >= FIRST_ID]
 
+    def untold(self, ids: Ids) -> Ids:
+        """Those of these whose rows are there under ids that nobody can tell."""
+        return ids[:0]
+
     def has_null(self, column: str) -> bool:
         with closing(self._stream([str(self.columns.field(column)["name"])], self._plan)) as stream:
             return any(batch.column(0).null_count for batch in stream)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import pyarrow as pa
 
 from sparkport.lakehouse.columns.columns import Json
@@ -78,6 +79,10 @@ class ChangeSet:
             changes.append(batch.set_column(0, batch.schema.field(0), ids))
         self.changes.discard()
         return replace(self, changes=changes, updated=ascending(updated), deleted=ascending(deleted))
+
+    def names_moved_rows(self, current: TableVersion) -> bool:
+        """Whether its staged rows have ids that are not those of the table any more."""
+        return any(not np.array_equal(current.rows.resolve(ids), ids) for ids in (self.updated, self.deleted))
 
     @property
     def inserted(self) -> int:

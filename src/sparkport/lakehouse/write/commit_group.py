@@ -174,6 +174,8 @@ class CommitGroup:
                 touched = ascending(decision.updated, decision.deleted)
                 if touches_since(version.journal, 0, touched) or (len(touched) and touched[-1] >= FIRST_ID):
                     raise NotFlushed(table)
+                if member.changes[table].names_moved_rows(version):
+                    raise NotFlushed(table)
 
     # Apply
 

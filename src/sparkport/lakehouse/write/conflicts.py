@@ -56,11 +56,17 @@ def decide(change: ChangeSet, current: TableVersion | None, lineages: Mapping[Ta
         raise Conflict(f"table '{base.table.name}' has been rolled back; run the statement again")
     if not _needs_lineage(change, current):
         return Decision(change.updated, change.deleted)
-    if change.pinned and len(unknown := current.rows.unknown(ascending(change.updated, change.deleted))):
+    named = ascending(change.updated, change.deleted)
+    if change.pinned and len(unknown := current.rows.unknown(named)):
         # The transaction has seen these rows. That they cannot be found does not mean that they are gone.
         raise Conflict(
             f"table '{base.table.name}': {len(unknown):,} rows were new when this transaction read them, and it is too "
             "long ago to tell where they are; run it again"
+        )
+    if len(untold := current.rows.untold(named)):
+        raise Conflict(
+            f"table '{base.table.name}': {len(untold):,} rows were new when they were read, and have got other ids; "
+            "run the statement again"
         )
     lineage = lineages[base.table]
     updated, deleted = ascending(current.rows.resolve(change.updated)), ascending(current.rows.resolve(change.deleted))
