@@ -149,7 +149,7 @@ class JournalRecords:
             _require_format(rows)
             flushes = self._remembered(
                 [
-                    *known.flushes,
+                    *self._left_of(work, known),
                     *(Flush(int(f), int(first), int(last), at, bytes(body)) for f, first, last, at, body, _ in rows),
                 ]
             )
@@ -163,6 +163,13 @@ class JournalRecords:
         _require_format(rows)
         fresh = tuple(Entry(int(r), int(s), int(n), at, bytes(body)) for r, s, n, at, body, _ in rows)
         return replace(known.followed_by(fresh), table=table)
+
+    def _left_of(self, work: Work, known: TableJournal) -> tuple[Flush, ...]:
+        """The flushes that were known, if their records are there: they are about another table where those went."""
+        last = "SELECT 1 FROM sparkport_journal_flushes WHERE catalog_name = ? AND uuid = ? AND flushed = ?"
+        if known.flushes and work.query(last, [self._catalog, known.uuid, known.flushes[-1].flushed]):
+            return known.flushes
+        return ()
 
     def _remembered(self, flushes: Sequence[Flush]) -> tuple[Flush, ...]:
         """The last ones, as far as there is room: what is decided by a row that none of them knows is a conflict."""
@@ -267,17 +274,13 @@ class JournalRecords:
     def remove(self, work: Work, uuids: Iterable[str], revision: int) -> None:
         """Tables are gone, and what the journal holds for them with them. That they were here is kept: others ask."""
         for uuid in uuids:
-            for table in ("entries", "flushes"):
-                work.change(
-                    f"DELETE FROM sparkport_journal_{table} WHERE catalog_name = ? AND uuid = ?", [self._catalog, uuid]
-                )
+            self._remove_all(work, "entries", uuid)
+            self._remove_all(work, "flushes", uuid)
             self._touch(work, TableJournal(uuid, NO_TABLE, revision), revision)
 
-    def owner(self, work: Work, uuid: str) -> TableName | None:
-        """The name of the table with this uuid when the journal last heard of it; None if it never did."""
-        known = "SELECT table_namespace, table_name FROM sparkport_journal_tables WHERE catalog_name = ? AND uuid = ?"
-        rows = work.query(known, [self._catalog, uuid])
-        return TableName(*rows[0]) if rows else None
+    def _remove_all(self, work: Work, what: str, uuid: str) -> None:
+        where = "WHERE catalog_name = ? AND uuid = ?"
+        work.change(f"DELETE FROM sparkport_journal_{what} {where}", [self._catalog, uuid])
 
     def named(self, work: Work, table: TableName) -> list[str]:
         """The uuids of tables that had this name when the journal last heard of them."""
@@ -294,6 +297,19 @@ class JournalRecords:
             "WHERE catalog_name = ? AND uuid = ?",
             [*new, revision, self._catalog, uuid],
         )
+
+    def follow(self, journal: TableJournal, table: TableName) -> None:
+        """Others have renamed the table that a journal knows by another name."""
+        with self.changing() as work:
+            view, revision = self.advance(work)
+            now = view.by_uuid.get(journal.uuid)
+            if now is not None and now.table == journal.table:
+                self.rename(work, journal.uuid, table, revision)
+
+    def forgotten(self, work: Work, journal: TableJournal, flushed: int) -> TableJournal:
+        """A journal without its past, which was that of another table with the same uuid; nothing may wait for that."""
+        self._remove_all(work, "flushes", journal.uuid)
+        return TableJournal(journal.uuid, journal.table, flushed)
 
     def written(self, revision: int, journals: Mapping[str, TableJournal]) -> None:
         """What this server has just committed, so that it need not be read back."""

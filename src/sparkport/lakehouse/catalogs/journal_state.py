@@ -92,6 +92,10 @@ class TableJournal:
         flushed = flushes[-1].flushed if flushes else 0
         return replace(self, flushed=flushed, entries=(), flushes=flushes, size=0, known={})
 
+    def without_past(self) -> TableJournal:
+        """For another table with the same uuid: flushes of this one mean nothing there."""
+        return replace(self, flushes=(), known={})
+
     def up_to(self, revision: int) -> TableJournal:
         """As it was when that was the last change."""
         if self.last <= revision:

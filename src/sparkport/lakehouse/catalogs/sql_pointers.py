@@ -18,6 +18,7 @@ from sparkport.errors import (
     Conflict,
     FailedPrecondition,
     InternalError,
+    NotFound,
     SchemaNotFound,
     SparkportError,
     TableNotFound,
@@ -235,25 +236,16 @@ class SqlPointers(Pointers):
                 self.journal.rename(work, table_uuid, new, revision)
 
     def _journalled(self, work: Work, table: TableName, location: str, revision: int) -> list[str]:
-        """The uuid by which the journal knows a table. Another may have had its name when the journal heard of it.
+        """The uuid by which the journal knows a table, if it knows it by this name.
 
-        None for a table whose uuid another has too, to which the journal belongs.
+        It knows another where others have renamed the table, or have given its metadata file a second name: what waits
+        for that one must not go with this.
         """
-        if not revision:
-            return []
-        table_uuid = self._uuid(location)
-        if table_uuid is None:
-            return self.journal.named(work, table)
-        owner = self.journal.owner(work, table_uuid)
-        is_shared = owner not in (None, table) and self._uuid(self.location_in(work, owner)) == table_uuid
-        return [] if owner is None or is_shared else [table_uuid]
-
-    def _uuid(self, location: str | None) -> str | None:
-        """What is gone, or cannot be read, has none."""
+        uuids = self.journal.named(work, table) if revision else []
         try:
-            return None if location is None else load(self._files, location).uuid
-        except SparkportError:
-            return None
+            return [known for known in uuids if known == load(self._files, location).uuid]
+        except (NotFound, InternalError):  # what is lost or damaged has none
+            return uuids
 
     def commit(
         self,

@@ -24,6 +24,7 @@ from sparkport.lakehouse.catalogs.journal_state import NET, NET_BEFORE, Entry, F
 from sparkport.lakehouse.columns.older_rows import evolved, initial_values
 from sparkport.lakehouse.columns.types import stored_type
 from sparkport.lakehouse.iceberg.lineage import NO_IDS, Ids, ascending, positions_in
+from sparkport.lakehouse.iceberg.metadata import TableMetadata
 
 __all__ = [
     "Applied",
@@ -38,6 +39,7 @@ __all__ = [
     "entry_body",
     "entry_rows",
     "flush_body",
+    "is_about",
     "lost_among",
     "moved",
     "net_of",
@@ -55,7 +57,7 @@ GONE, UNTOLD = -1, -2
 """In the record of a flush instead of a row's id: it came and went again; it is there, and nobody knows its id."""
 
 _ID, _CHANGE, _NEW_ID, _REVISION = "row_id", "change", "new_id", "revision"
-_TYPE = "type"
+_TYPE, _SNAPSHOT = "type", b"snapshot"
 _MOST_CHUNKS = 64
 _parsed_lock = threading.Lock()
 
@@ -86,18 +88,30 @@ def column_of(field: dict[str, Any]) -> str:
     return f"f{field['id']}"
 
 
-def entry_body(ids: Ids, change: NDArray[np.int8], values: Sequence[pa.Array], fields: Fields) -> bytes:
+def entry_body(
+    ids: Ids,
+    change: NDArray[np.int8],
+    values: Sequence[pa.Array],
+    fields: Fields,
+    *,
+    snapshot: int | None = None,
+) -> bytes:
+    """``snapshot`` is what the table was when the rows were changed."""
     batch = pa.RecordBatch.from_arrays([pa.array(ids), pa.array(change), *values], schema=entry_schema(fields))
-    return _dump(batch)
+    return _dump(batch, snapshot)
 
 
-def flush_body(ids: Ids, row_ids: Ids, revisions: Ids) -> bytes:
-    """For each row its id in the journal, its id since, GONE or UNTOLD, and the revision that changed it last."""
+def flush_body(ids: Ids, row_ids: Ids, revisions: Ids, *, snapshot: int | None = None) -> bytes:
+    """For each row its id in the journal, its id since, GONE or UNTOLD, and the revision that changed it last.
+
+    ``snapshot`` is what the table is then.
+    """
     columns = [pa.array(ids), pa.array(row_ids), pa.array(revisions)]
-    return _dump(pa.RecordBatch.from_arrays(columns, names=[_ID, _NEW_ID, _REVISION]))
+    return _dump(pa.RecordBatch.from_arrays(columns, names=[_ID, _NEW_ID, _REVISION]), snapshot)
 
 
-def _dump(batch: pa.RecordBatch) -> bytes:
+def _dump(batch: pa.RecordBatch, snapshot: int | None) -> bytes:
+    batch = batch.replace_schema_metadata(None if snapshot is None else {_SNAPSHOT: str(snapshot)})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
@@ -109,6 +123,11 @@ def _load(body: bytes) -> pa.Table:
         return reader.read_all()
 
 
+def _snapshot(table: pa.Table) -> int | None:
+    noted = (table.schema.metadata or {}).get(_SNAPSHOT)
+    return None if noted is None else int(noted)
+
+
 class EntryRows:
     """An entry, taken apart."""
 
@@ -117,7 +136,8 @@ class EntryRows:
         self.revision = entry.revision
         self.ids: Ids = table.column(_ID).to_numpy()
         self.changes: NDArray[np.int8] = table.column(_CHANGE).to_numpy()
-        self.values = table.drop_columns([_ID, _CHANGE])
+        self.snapshot = _snapshot(table)
+        self.values = table.drop_columns([_ID, _CHANGE]).replace_schema_metadata(None)
 
 
 class Applied:
@@ -127,6 +147,7 @@ class Applied:
         table = _load(flush.body)
         self.first_sequence = flush.first_sequence
         self.last_sequence = flush.last_sequence
+        self.snapshot = _snapshot(table)
         self.flushed = flush.flushed
         self._ids: Ids = table.column(_ID).to_numpy()
         self._row_ids: Ids = table.column(_NEW_ID).to_numpy()
@@ -331,7 +352,17 @@ def lost_among(entries: Iterable[Entry]) -> Ids:
     return named[positions_in(ascending(ids[inserted]), named) < 0]
 
 
-def moved(entry: Entry, flushes: Iterable[Applied]) -> Entry:
+def is_about(journal: TableJournal, metadata: TableMetadata) -> bool:
+    """Whether a table with the journal's uuid has the snapshots that it is about.
+
+    One that others made of the same metadata file has gone its own way: ids and sequence numbers mean other things.
+    """
+    known = {(entry_rows(entry).snapshot, entry.sequence) for entry in journal.entries}
+    known |= {(flush.snapshot, flush.last_sequence) for flush in applied(journal)[-1:]}
+    return all(s is None or metadata.has_snapshot(s) or metadata.descends_from(s, number) for s, number in known)
+
+
+def moved(entry: Entry, flushes: Sequence[Applied]) -> Entry:
     """The same about rows by the ids that flushes have given them; itself if it is about none of those."""
     ids = entry_rows(entry).ids
     now = resolved(ids, flushes)
@@ -339,7 +370,7 @@ def moved(entry: Entry, flushes: Iterable[Applied]) -> Entry:
         return entry
     table = _load(entry.body)
     batch = table.set_column(0, table.schema.field(0), pa.array(now)).combine_chunks().to_batches()[0]
-    return replace(entry, body=_dump(batch))
+    return replace(entry, body=_dump(batch, flushes[-1].snapshot))
 
 
 def _extended(net: Net, fresh: Sequence[EntryRows], flushes: Sequence[Applied]) -> Net:

@@ -194,7 +194,8 @@ class LakehouseSchema(MutableSchema):
         if renamed is None:
             raise TableNotFound(self.name, new_name)
         self._engine.dropped(ctx, TableName(self.name, exact), renamed.location)
-        self._engine.views.session_ddl.note(ctx, renamed.table, None, renamed.location)
+        noted = self._engine.views.session_ddl
+        noted.note_renamed(ctx, renamed.table, renamed.location, journal=renamed.journal)
         return LakeTable(renamed, self._engine)
 
 
@@ -310,9 +311,13 @@ class LakehouseCatalog(RestoringCatalog):
         taken = find_by_name((_Name(schema) for schema in cut.schemas if schema != existing.name), new_name)
         if taken is not None:
             new_name = taken.name
-        for table, location in self.engine.storage.pointers.rename_schema(existing.name, new_name).items():
+        renamed = self.engine.storage.pointers.rename_schema(existing.name, new_name)
+        now, noted = self.engine.storage.pointers.cut(), self.engine.views.session_ddl
+        waiting = {(part.table, now.tables.get(part.table)): part for part in now.journal.pending}
+        for table, location in renamed.items():
             self.engine.dropped(ctx, TableName(existing.name, table), location)
-            self.engine.views.session_ddl.note(ctx, TableName(new_name, table), None, location)
+            after = TableName(new_name, table)
+            noted.note_renamed(ctx, after, location, journal=waiting.get((after, location)))
         self.engine.views.session_ddl.note_schema(ctx, existing.name, None)
         self.engine.views.session_ddl.note_schema(ctx, new_name, cut.schemas[existing.name])
         return LakehouseSchema(new_name, cut.schemas[existing.name], self)

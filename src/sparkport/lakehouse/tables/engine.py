@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from sparkport.catalog.context import CallContext, current_call
@@ -280,21 +280,18 @@ class LakeEngine:
 
         Tables that waiting commits tie to them are applied with them, and no others. Raises where that cannot be.
         """
-        if not tables or self.storage.pointers.journal is None:
+        records = self.storage.pointers.journal
+        if not tables or records is None:
             return False
-        known = {*tables, *self._names_in_journal(tables)}
-        if not any(journal.table in known for journal in self.storage.pointers.cut().journal.pending):
-            return False
-        self.flusher.flush(timeout, of=known, check=check).require(known)
-        return True
-
-    def _names_in_journal(self, tables: Iterable[TableName]) -> Iterator[TableName]:
-        """By which the journal knows tables: it may not have heard yet that others have renamed one."""
         for table in tables:
             with contextlib.suppress(SparkportError):  # one that cannot be read is known by its own name
                 version = self.versions.current(table)
-                if version is not None and version.journal is not None:
-                    yield version.journal.table
+                if version is not None and version.journal is not None and version.journal.table != table:
+                    records.follow(version.journal, table)
+        if not any(journal.table in tables for journal in self.storage.pointers.cut().journal.pending):
+            return False
+        self.flusher.flush(timeout, of=tables, check=check).require(tables)
+        return True
 
     @contextlib.contextmanager
     def dropping(self, ctx: CallContext, tables: Collection[TableName]) -> Iterator[None]:
@@ -357,7 +354,7 @@ class LakeEngine:
             assert records is not None
             view, _ = records.advance(work)
             journal = view.by_uuid.get(seen.uuid)
-            if journal is not None and journal.entries and seen.twin is None:
+            if journal is not None and journal.entries and journal.table != seen.twin:
                 raise JournalMoved(edit.table)
 
         return self.storage.pointers.commit([edit], with_journal=None if records is None else check)[edit.table]

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from sparkport.errors import InternalError, NotFound, SparkportError, Unavailable
 from sparkport.lakehouse.catalogs.journal_records import JournalRecords
 from sparkport.lakehouse.catalogs.journal_state import TableJournal
+from sparkport.lakehouse.journal.net import is_about
 from sparkport.lakehouse.tables.storage import Storage
 from sparkport.lakehouse.tables.versions import TableVersions
 from sparkport.lakehouse.write.journal_flush import as_table
@@ -38,10 +39,8 @@ class Orphans:
                 continue
             except SparkportError as exc:  # it may be this one
                 raise Unavailable(f"where table '{journal.table}' is cannot be seen now") from exc
-            if version.uuid == journal.uuid:
-                with records.changing() as work:
-                    _, revision = records.advance(work)
-                    records.rename(work, journal.uuid, table, revision)
+            if version.uuid == journal.uuid and is_about(journal, version.metadata):
+                records.follow(journal, table)
                 logger.info("the journal follows table '%s', which is '%s' now", journal.table, table)
                 return True
         return False

@@ -12,12 +12,14 @@ from collections.abc import Mapping
 
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.repeats import Recent
+from sparkport.lakehouse.catalogs.journal_state import TableJournal
 from sparkport.lakehouse.names import TableName
 
 __all__ = ["SessionDdl"]
 
 _SESSIONS = 10_000
 _CHANGES = 1_000
+_JOURNALS = 64
 
 
 class _Log:
@@ -40,6 +42,7 @@ class SessionDdl:
         self._lock = threading.Lock()
         self._number = 0
         self._logs: Recent[tuple[str | None, str | None], _Log] = Recent(at_most=_SESSIONS)
+        self._journals: OrderedDict[tuple[TableName, str], TableJournal] = OrderedDict()
 
     def now(self) -> int:
         return self._number
@@ -53,6 +56,21 @@ class SessionDdl:
                 log.moves[(table, old)] = (self._number, new)
                 while len(log.moves) > _CHANGES:
                     log.moves.popitem(last=False)
+
+    def note_renamed(self, ctx: CallContext, table: TableName, location: str, *, journal: TableJournal | None) -> None:
+        """A table has this name now, and what waits for it goes on waiting."""
+        self.note(ctx, table, None, location)
+        with self._lock:
+            self._journals.pop((table, location), None)
+            if journal is not None and journal.entries:
+                self._journals[table, location] = journal
+            while len(self._journals) > _JOURNALS:
+                self._journals.popitem(last=False)
+
+    def journal(self, table: TableName, location: str) -> TableJournal | None:
+        """What waited for a table when it got this name."""
+        with self._lock:
+            return self._journals.get((table, location))
 
     def note_schema(self, ctx: CallContext, name: str, properties: Mapping[str, str] | None) -> None:
         with self._lock:

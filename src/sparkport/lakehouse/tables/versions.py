@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from sparkport.errors import SparkportError, without_places
+from sparkport.errors import InternalError, NotFound, SparkportError, without_places
 from sparkport.lakehouse.cache import BoundedCache
-from sparkport.lakehouse.catalogs.journal_state import JournalView
+from sparkport.lakehouse.catalogs.journal_state import JournalView, TableJournal
 from sparkport.lakehouse.catalogs.pointers import Cut, Pointers
+from sparkport.lakehouse.journal.net import is_about
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.scan.version import TableVersion, VersionLoader
 
@@ -39,7 +40,15 @@ class TableVersions:
     def current(self, table: TableName) -> TableVersion | None:
         """A table as it is now."""
         location, journal = self._pointers.place(table)
-        return None if location is None else self.laid_over(self.at(table, location), journal, self._pointers.location)
+        if location is None:
+            return None
+        version = self.at(table, location)
+        part = journal.by_uuid.get(version.uuid)
+        if part is None or part.table == table:
+            return version.with_journal(part)
+        cut = self._pointers.cut()  # where that table is must be of the same instant
+        place = cut.tables.get(table)
+        return None if place is None else self.laid_over(self.at(table, place), cut.journal, cut.tables.get)
 
     def laid_over(
         self, version: TableVersion, journal: JournalView, locate: Callable[[TableName], str | None]
@@ -52,16 +61,22 @@ class TableVersions:
         part = journal.by_uuid.get(version.uuid)
         if part is None or part.table == version.table:
             return version.with_journal(part)
-        place = locate(part.table)
-        if place is None or self._uuid(part.table, place) != version.uuid:
+        if self._has_uuid(part, locate(part.table)):
+            return replace(version, twin=part.table)
+        if is_about(part, version.metadata):
             return version.with_journal(part)
-        return replace(version, twin=part.table)
+        # It has parted from that one, which is gone: what waits for that is not its own, and may be journalled then.
+        return replace(version, twin=part.table) if part.entries else version.with_journal(part.without_past())
 
-    def _uuid(self, table: TableName, location: str) -> str | None:
+    def _has_uuid(self, journal: TableJournal, place: str | None) -> bool:
+        """Whether the name that a journal knows is that of its table still.
+
+        One that is lost or damaged may be: what waits for it stays its own. While it cannot be seen, nothing is said.
+        """
         try:
-            return self.at(table, location).uuid
-        except SparkportError:  # one that cannot be read is no table's other name
-            return None
+            return place is not None and self.at(journal.table, place).uuid == journal.uuid
+        except (NotFound, InternalError):
+            return True
 
     def at(self, table: TableName, location: str) -> TableVersion:
         """Without a journal."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sparkport.catalog.context import CallContext
 from sparkport.lakehouse.catalogs.journal_state import JournalView, TableJournal
@@ -40,6 +40,10 @@ class LakeView:
 
     def location(self, table: TableName) -> str | None:
         return self.pins[table] if table in self.pins else self.cut.tables.get(table)
+
+    def known_location(self, table: TableName) -> str | None:
+        """Where a table was when the transaction began, or is: what its journal had then is not another's."""
+        return self.cut.tables.get(table) or self.location(table)
 
     def journal(self) -> JournalView:
         now = self.cut.journal
@@ -82,7 +86,7 @@ class Views:
 
     def seen(self, view: LakeView, table: TableName, location: str) -> TableVersion:
         """A table with the journal that was laid over it when the transaction began, or by its own changes since."""
-        return self._versions.laid_over(self._versions.at(table, location), view.journal(), view.location)
+        return self._versions.laid_over(self._versions.at(table, location), view.journal(), view.known_location)
 
     def _follow(self, ctx: CallContext, view: LakeView, table: TableName) -> str | None:
         """Where a transaction sees a table, moved on by what the caller itself has created or altered since."""
@@ -93,10 +97,11 @@ class Views:
         if moved != seen:
             view.pins[table] = moved
             if moved is not None:
-                # What the journal had is in the table that was altered: that was applied first.
-                version = self._applied(table, moved)
-                if version.journal is not None:
-                    view.journals[version.uuid] = version.journal
+                # What the journal had is in the table that was altered: that was applied first. One that was renamed
+                # has it still.
+                journal = self.session_ddl.journal(table, moved) or self._applied(table, moved).journal
+                if journal is not None:
+                    view.journals[journal.uuid] = replace(journal, table=table)
         return moved
 
     def _flushed_since(self, ctx: CallContext, view: LakeView, table: TableName, seen: str | None) -> str | None:

@@ -295,9 +295,10 @@ class CommitGroup:
         def check(work: Work) -> None:
             view, _ = records.advance(work)
             for table, version in decided.items():
-                now = None if version.twin is not None else view.by_uuid.get(version.uuid)
-                is_later = now is not None and now.last > version.revision
-                if is_later and (table in read or touches_since(now, version.revision, ids[table])):
+                now = view.by_uuid.get(version.uuid)
+                if now is None or now.table == version.twin:
+                    continue
+                if now.last > version.revision and (table in read or touches_since(now, version.revision, ids[table])):
                     raise JournalMoved(table)
                 if adds_since(now, version.revision, version, self._added.get(table, ())):
                     raise JournalMoved(table)

@@ -178,7 +178,9 @@ class JournalFlush:
                 raise
         at = part.version.sequence_number
         first, last = (made[0].sequence_number, made[-1].sequence_number) if made else (at + 1, at)
-        return Flush(part.journal.last, first, last, now, flush_body(net.ids, row_ids, net.revisions))
+        snapshot = made[-1].id if made else part.version.snapshot_id
+        body = flush_body(net.ids, row_ids, net.revisions, snapshot=snapshot)
+        return Flush(part.journal.last, first, last, now, body)
 
     def _new_ids(self, part: TablePart, made: Sequence[Snapshot], count: int) -> Ids:
         """What ids new rows have got: they are in one file, in their order."""

@@ -26,7 +26,7 @@ from sparkport.lakehouse.catalogs.pointers import JournalMoved, Pointers
 from sparkport.lakehouse.columns.storage import conformed_batch
 from sparkport.lakehouse.columns.types import stored_type
 from sparkport.lakehouse.iceberg.lineage import Ids, ascending, positions_in
-from sparkport.lakehouse.journal.net import FIRST_ID, RowChange, entry_body, touches_since
+from sparkport.lakehouse.journal.net import FIRST_ID, RowChange, entry_body, is_about, touches_since
 from sparkport.lakehouse.journal.settings import JournalSettings
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.scan.version import TableVersion
@@ -223,7 +223,7 @@ class JournalWriter:
             stored = stored_type(column["type"])
             gone = pa.nulls(len(decision.deleted), stored)
             values.append(pa.concat_arrays([*(part[at] for part in parts if part), gone]))
-        body = entry_body(ids, changes, values, fields)
+        body = entry_body(ids, changes, values, fields, snapshot=version.snapshot_id)
         added = added_keys(change, decision, version)
         for item in added:
             require_unique(version, item, rows_with_keys(version, item.key, item.values))
@@ -333,6 +333,10 @@ class JournalWriter:
                 for draft in member.drafts:
                     version = draft.version
                     journal = journals.get(version.uuid) or TableJournal(version.uuid, version.table)
+                    if journal.table != version.table and not is_about(journal, version.metadata):
+                        if journal.entries:
+                            raise _Stale(member, version.table)
+                        journal = self._records.forgotten(work, journal, first + number - 1)
                     journal = replace(journal, table=version.table)
                     entry = Entry(first + number, version.sequence_number, draft.rows, time.time(), draft.body)
                     self._records.append(work, journal, entry)
@@ -358,7 +362,7 @@ class JournalWriter:
             if version is None:
                 continue
             journal = journals.get(version.uuid)
-            if journal is None:
+            if journal is None or journal.table == version.twin:
                 continue
             known = None if version.journal is None else version.journal.table
             if journal.table not in (version.table, known):  # another with the same uuid has come first
