@@ -16,7 +16,7 @@ from tests.lakehouse.transacting import THREE, Tx, by_key, names, people
 from tests.support.lakehouse import Lake, lakehouse, maintenance_of
 
 from sparkport.catalog import CallContext
-from sparkport.catalog.ddl import MutableSchema, TableDefinition
+from sparkport.catalog.ddl import MutableSchema, SetComment, TableDefinition
 from sparkport.catalog.transaction import Isolation
 from sparkport.errors import Conflict, Unavailable
 from sparkport.lakehouse.journal.net import UNTOLD
@@ -204,9 +204,9 @@ def test_a_change_of_a_table_is_not_taken_for_a_flush_of_a_twin_that_was_dropped
     assert by_key(twin.sparkport())[0] == "first"
 
 
-def _session(lake: Lake, name: str) -> tuple[Tx, CallContext, CallContext]:
+def _session(lake: Lake, name: str, isolation: Isolation = Isolation.SNAPSHOT) -> tuple[Tx, CallContext, CallContext]:
     session = CallContext(session_id=name)
-    tx = Tx(lake, who=session)
+    tx = Tx(lake, isolation, who=session)
     return tx, session, CallContext(transaction_id=tx.id, session_id=name)
 
 
@@ -230,6 +230,21 @@ def test_a_transaction_does_not_see_the_journal_of_a_twin_that_its_session_drops
     main_of(lake, session).drop_table(session, table.name)
     assert 7 not in by_key(twin.sparkport(ctx))
     tx.rollback()
+
+
+def test_a_serializable_transaction_goes_on_after_ddl_of_its_session_on_a_table_without_records_of_flushes(
+    lake: Lake, table: Handle
+) -> None:
+    """It was restored. What has been applied is known all the same."""
+    flush(lake)
+    main_of(lake).drop_table(NOBODY, table.name)
+    lake.opened.catalog.restore_table(NOBODY, "public", table.name)
+    tx, session, ctx = _session(lake, "alters", Isolation.SERIALIZABLE)
+    table.table(session).alter(session, SetComment("altered"))
+    table.sparkport(ctx)
+    table.insert(people((7, "mine")), ctx)
+    tx.commit()
+    assert 7 in by_key(table.sparkport())
 
 
 def test_a_backup_has_both_tables_with_one_uuid_and_the_journal_with_the_first(

@@ -195,7 +195,8 @@ class LakehouseSchema(MutableSchema):
             raise TableNotFound(self.name, new_name)
         self._engine.dropped(ctx, TableName(self.name, exact), renamed.location)
         noted = self._engine.views.session_ddl
-        noted.note_renamed(ctx, renamed.table, renamed.location, journal=renamed.journal)
+        noted.note(ctx, renamed.table, None, renamed.location)
+        noted.note_journal(ctx, renamed.table, location=renamed.location, journal=renamed.journal)
         return LakeTable(renamed, self._engine)
 
 
@@ -317,7 +318,8 @@ class LakehouseCatalog(RestoringCatalog):
         for table, location in renamed.items():
             self.engine.dropped(ctx, TableName(existing.name, table), location)
             after = TableName(new_name, table)
-            noted.note_renamed(ctx, after, location, journal=waiting.get((after, location)))
+            noted.note(ctx, after, None, location)
+            noted.note_journal(ctx, after, location=location, journal=waiting.get((after, location)))
         self.engine.views.session_ddl.note_schema(ctx, existing.name, None)
         self.engine.views.session_ddl.note_schema(ctx, new_name, cut.schemas[existing.name])
         return LakehouseSchema(new_name, cut.schemas[existing.name], self)

@@ -336,7 +336,7 @@ class LakeEngine:
                 if after is None:
                     return current
                 try:
-                    moved = self._moved(Edit(table, current.json, after, current.location), current)
+                    moved = self._moved(ctx, Edit(table, current.json, after, current.location), current)
                 except JournalMoved:
                     continue
                 except Moved:
@@ -346,18 +346,24 @@ class LakeEngine:
                 return self.versions.at(table, moved)
         raise Conflict(f"table '{table.name}' is changed by others all the time; run the statement again")
 
-    def _moved(self, edit: Edit, seen: TableVersion) -> str:
+    def _moved(self, ctx: CallContext, edit: Edit, seen: TableVersion) -> str:
         """Where a table's metadata is then; Moved if others were first."""
-        records = self.storage.pointers.journal
+        records, applied = self.storage.pointers.journal, None
 
         def check(work: Work) -> None:
+            nonlocal applied
             assert records is not None
             view, _ = records.advance(work)
             journal = view.by_uuid.get(seen.uuid)
-            if journal is not None and journal.entries and journal.table != seen.twin:
+            if journal is None or journal.table == seen.twin:
+                return
+            if journal.entries:
                 raise JournalMoved(edit.table)
+            applied = replace(journal, flushes=(), known={})
 
-        return self.storage.pointers.commit([edit], with_journal=None if records is None else check)[edit.table]
+        moved = self.storage.pointers.commit([edit], with_journal=None if records is None else check)[edit.table]
+        self.views.session_ddl.note_journal(ctx, edit.table, location=moved, journal=applied)
+        return moved
 
     def _close(self, transaction: Transaction[LakeView]) -> None:
         transaction.state.returned.clear()

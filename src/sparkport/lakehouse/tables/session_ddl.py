@@ -57,18 +57,18 @@ class SessionDdl:
                 while len(log.moves) > _CHANGES:
                     log.moves.popitem(last=False)
 
-    def note_renamed(self, ctx: CallContext, table: TableName, location: str, *, journal: TableJournal | None) -> None:
-        """A table has this name now, and what waits for it goes on waiting."""
-        self.note(ctx, table, None, location)
+    def note_journal(self, ctx: CallContext, table: TableName, *, location: str, journal: TableJournal | None) -> None:
+        """What a table's journal was in the instant of a change that ``note`` tells of."""
+        key = (table, location)
         with self._lock:
-            self._journals.pop((table, location), None)
-            if journal is not None and journal.entries:
-                self._journals[table, location] = journal
+            self._journals.pop(key, None)
+            if journal is not None and self._log(ctx) is not None:
+                self._journals[key] = journal
             while len(self._journals) > _JOURNALS:
                 self._journals.popitem(last=False)
 
     def journal(self, table: TableName, location: str) -> TableJournal | None:
-        """What waited for a table when it got this name."""
+        """What a table's journal was when the caller brought it there, if that is kept."""
         with self._lock:
             return self._journals.get((table, location))
 

@@ -97,12 +97,17 @@ class Views:
         if moved != seen:
             view.pins[table] = moved
             if moved is not None:
-                # What the journal had is in the table that was altered: that was applied first. One that was renamed
-                # has it still.
-                journal = self.session_ddl.journal(table, moved) or self._applied(table, moved).journal
+                journal = self._journal_at(table, moved)
                 if journal is not None:
                     view.journals[journal.uuid] = replace(journal, table=table)
         return moved
+
+    def _journal_at(self, table: TableName, location: str) -> TableJournal | None:
+        """A table's journal when the caller altered it, which was applied first, or renamed it, where it waits on."""
+        noted, applied = self.session_ddl.journal(table, location), self._applied(table, location).journal
+        if noted is None or noted.entries or applied is None:
+            return noted or applied
+        return replace(applied, flushed=noted.flushed)
 
     def _flushed_since(self, ctx: CallContext, view: LakeView, table: TableName, seen: str | None) -> str | None:
         """Where a table was when the caller altered it, if that is how the transaction sees it: only the journal was
