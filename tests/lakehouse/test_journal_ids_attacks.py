@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pyarrow as pa
 import pytest
 from tests.lakehouse.handles import NOBODY, Handle, create, main_of
 from tests.lakehouse.small import backed_up, checked, to_new
-from tests.lakehouse.transacting import THREE, Tx, by_key, names, people
+from tests.lakehouse.transacting import THREE, Tx, by_key, names, people, wait_until
 from tests.support.lakehouse import Lake, lakehouse, maintenance_of
 
 from sparkport.catalog import CallContext
@@ -286,6 +288,56 @@ def test_a_large_change_of_new_rows_is_made_while_they_are_published(
     table.update([ids[6], ids[7]], names("first", "changed"))
     monkeypatch.undo()
     assert by_key(table.agreed())[7] == "changed"
+
+
+def test_of_two_large_changes_of_a_new_row_by_both_of_its_ids_one_conflicts(
+    lake: Lake, table: Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They wait for their turn together, and are committed by one MERGE."""
+    flush(lake)
+    table.insert(people((6, "first")))
+    table.insert(people((7, "second")))
+    engine, ready, go = lake.opened.engine, threading.Event(), threading.Event()
+    commit, outcomes = engine.committer.commit, list[BaseException | None]()
+
+    def queued(request: CommitRequest) -> Committed:
+        if request.flush is None:
+            ready.set()
+            assert go.wait(60)
+        return commit(request)
+
+    def changed(name: str) -> threading.Thread:
+        tx = Tx(lake)
+        ids = {row["id"]: row_id for row_id, row in table.sparkport(tx.ctx).items()}
+        table.update([ids[6], ids[7]], names(name, name), tx.ctx)
+
+        def end() -> None:
+            try:
+                tx.commit()
+                outcomes.append(None)
+            except Conflict as exc:
+                outcomes.append(exc)
+
+        return threading.Thread(target=end)
+
+    monkeypatch.setattr(engine.journal, "settings", replace(SETTINGS, rows=1))
+    monkeypatch.setattr(engine.committer, "commit", queued)
+    monkeypatch.setattr(engine, "flush", lambda *args, **how: None)  # as if it had not come to these rows yet
+    early = changed("early")
+    early.start()
+    assert ready.wait(60)
+    monkeypatch.undo()
+    flush(lake)
+    monkeypatch.setattr(engine.journal, "settings", replace(SETTINGS, rows=1))
+    late = changed("late")
+    with engine.committer.turn(TableName("public", table.name)):
+        go.set()
+        late.start()
+        wait_until(lambda: engine.committer.waiting() == 2)
+    early.join()
+    late.join()
+    assert sorted(outcome is None for outcome in outcomes) == [False, True]
+    assert len({by_key(table.agreed())[key] for key in (6, 7)}) == 1
 
 
 @pytest.mark.parametrize("change", ["delete", "update"])
