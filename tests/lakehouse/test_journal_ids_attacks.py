@@ -27,7 +27,7 @@ from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.tables import journal_flusher
 from sparkport.lakehouse.tables.table import LakeTable
 from sparkport.lakehouse.upkeep.maintenance_plan import MaintenanceSettings
-from sparkport.lakehouse.write.commit_group import CommitRequest, Committed
+from sparkport.lakehouse.write.commit_request import CommitRequest, Committed
 from sparkport.lakehouse.write.journal_flush import JournalFlush
 
 pytestmark = pytest.mark.timeout(300)
