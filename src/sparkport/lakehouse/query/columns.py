@@ -28,7 +28,7 @@ _PLAIN: dict[str, pa.DataType] = {
 
 def arrow_schema(columns: Any) -> pa.Schema:
     """Of Spark's ``StructType``. Names are made different from each other, whatever their case."""
-    taken: set[str] = set()
+    taken: dict[str, int] = {}
     return pa.schema([pa.field(_distinct(field.name, taken), _arrow(field.name, field.dataType)) for field in columns])
 
 
@@ -37,12 +37,13 @@ def stored_names(columns: pa.Schema) -> list[str]:
     return [f"c{at}" for at in range(len(columns))]
 
 
-def _distinct(name: str, taken: set[str]) -> str:
-    wanted, number = name or "column", 0
+def _distinct(name: str, taken: dict[str, int]) -> str:
+    """``taken`` has with each name the number to go on with: a query may have any number of columns of one name."""
+    wanted = first = name or "column"
     while wanted.casefold() in taken:
-        number += 1
-        wanted = f"{name or 'column'}_{number}"
-    taken.add(wanted.casefold())
+        taken[first.casefold()] += 1
+        wanted = f"{first}_{taken[first.casefold()]}"
+    taken[wanted.casefold()] = 0
     return wanted
 
 
