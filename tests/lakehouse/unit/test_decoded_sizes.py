@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from sparkport.filters.expressions import Column, Comparison, Expression, Litera
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg.manifests import DataFile, DeleteFile
 from sparkport.lakehouse.iceberg.metadata import TableMetadata
+from sparkport.lakehouse.iceberg.pages import page_sizes
 from sparkport.lakehouse.iceberg.plan import SnapshotPlan
 from sparkport.lakehouse.scan import decoded, deleted_rows, direct, query, read
 from sparkport.lakehouse.scan.decoded import Share, file_row_bytes
@@ -195,6 +197,55 @@ def test_large_rows_after_many_small_ones_are_bounded_too(reader: Reader, tmp_pa
         ids, largest = read_all(stream(reader, kind, file))
         assert ids == list(range(len(values)))
         assert largest <= 17 * MEGABYTE
+
+
+def test_long_texts_after_very_many_short_ones_are_bounded_without_a_dictionary(reader: Reader, tmp_path: Path) -> None:
+    long = [f"{number:06}{TEXT}" for number in range(ROWS)]
+    plain = {"use_dictionary": False, "data_page_size": MEGABYTE, "write_batch_size": 16}
+    for values in (["s"] * 700_000 + long, long + ["s"] * 700_000):
+        file = write(tmp_path / "a.parquet", "text", values, **plain)
+        assert pq.read_metadata(file.path).num_row_groups == 1
+
+        ids, largest = read_all(stream(reader, "text", file))
+
+        assert ids == list(range(len(values)))
+        assert largest <= 17 * MEGABYTE
+
+
+def test_texts_that_share_their_beginnings_are_bounded(reader: Reader, tmp_path: Path) -> None:
+    """A page has of each text only what the one before it has not."""
+    values = [f"{TEXT}{number:06}" for number in range(ROWS)]
+    options = {"use_dictionary": False, "column_encoding": {"v": "DELTA_BYTE_ARRAY"}}
+    file = write(tmp_path / "a.parquet", "text", values, **options)
+    assert file.size < MEGABYTE // 8
+
+    ids, largest = read_all(stream(reader, "text", file))
+
+    assert ids == list(range(ROWS))
+    assert largest <= 4 * 9 * MEGABYTE
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_headers_of_pages_tell_what_the_footer_does_not(tmp_path: Path, version: str) -> None:
+    values = [None] * 1_000 + ["s"] * 50_000 + [TEXT] * 320
+    options = {"use_dictionary": False, "data_page_version": version, "write_batch_size": 16}
+    file = write(tmp_path / "a.parquet", "text", values, data_page_size=MEGABYTE, **options)
+    chunk = pq.read_metadata(file.path).row_group(0).column(1)
+    with open(file.path, "rb") as opened:
+        sizes = page_sizes(opened, chunk.data_page_offset, chunk.total_compressed_size)
+        with pytest.raises(ValueError, match="header"):
+            page_sizes(opened, file.size - 2, 100)
+
+    assert MEGABYTE <= sizes.largest <= 2 * MEGABYTE
+    assert len(TEXT) <= sizes.densest <= len(TEXT) + 20
+
+
+@pytest.mark.parametrize(
+    "data", [b"\x15" + b"\x80" * 5_000, b"\x1c" * 5_000, b"\x19" * 40, b"\x15\x00\x15\x01\x00", b""]
+)
+def test_what_is_no_header_of_a_page_is_refused_at_once(data: bytes) -> None:
+    with pytest.raises(ValueError, match="header"):
+        page_sizes(BytesIO(data), 0, 1 << 30)
 
 
 def test_a_filter_that_keeps_all_rows_leaves_batches_small(reader: Reader, tmp_path: Path) -> None:

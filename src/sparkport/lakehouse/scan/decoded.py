@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from sparkport.lakehouse.cache import BoundedCache
 from sparkport.lakehouse.files import local_path
 from sparkport.lakehouse.iceberg.manifests import DataFile
+from sparkport.lakehouse.iceberg.pages import PageSizes, page_sizes
 from sparkport.lakehouse.iceberg.row_groups import FIELD_ID, Footer, footer_of, read_footer
 
 __all__ = ["Share", "bounded_batches", "file_row_bytes", "has_long_dictionary", "row_bytes"]
@@ -25,6 +26,9 @@ _LEAST_BYTES, _MOST_BYTES = 512 << 10, 8 << 20  # of one scan
 _QUERY_BYTES: Final = 128 << 20  # what queries that run may hold besides, of rows that take much
 _PEEK_ROWS: Final = 256
 _UNEVEN: Final = 2  # by how much lists in a part of a file are longer than in all of it
+_PREFIXED: Final = (
+    4  # what a batch may take of its share if texts are as long as a page where they say only what differs
+)
 
 _WIDTHS: Final = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 
@@ -71,22 +75,29 @@ class Share:
         return max(_LEAST_BYTES, min(_MOST_BYTES, _ALL_BYTES // max(self._scans, 1)))
 
 
-def row_bytes(place: Place, footer: Footer, group: int, *, names: Collection[str]) -> int:
-    """What a row of a row group takes at most, about: texts of a dictionary count as its longest.
+def row_bytes(place: Place, footer: Footer, group: int, *, names: Collection[str], by_page: bool = True) -> int:
+    """What a row of a row group takes at most, about: texts of a dictionary count as its longest, others as those of
+    the page in which they are longest; without ``by_page`` as they are on the average.
 
     ``names`` are columns by the names that the file has for them.
     """
 
     def add_up() -> int:
         chunks = footer.metadata.row_group(group)
-        size = 0.0
+        chosen = []
         for number in range(chunks.num_columns):
-            column = footer.metadata.schema.column(number)
-            if column.path in names or column.path.partition(".")[0] in names:
-                size += _chunk_bytes(place, footer, group, number)
+            path = footer.metadata.schema.column(number).path
+            if path in names or path.partition(".")[0] in names:
+                chosen.append(number)
+        texts = [chunk for chunk in map(chunks.column, chosen) if chunk.physical_type == "BYTE_ARRAY"]
+        # As many as this may be in one batch, wherever they are.
+        many = sum(chunk.total_uncompressed_size for chunk in texts) > _MOST_BYTES
+        size = sum(_chunk_bytes(place, footer, group, number) for number in chosen)
+        if by_page:
+            size = max(size, sum(_bytes_by_page(place, footer, group, number, many=many) for number in chosen))
         return max(int(size / max(chunks.num_rows, 1)), 1)
 
-    return _group_bytes.get((*place, group, frozenset(names)), add_up)
+    return _group_bytes.get((*place, group, by_page, frozenset(names)), add_up)
 
 
 def file_row_bytes(file: DataFile, field_ids: Collection[int]) -> int | None:
@@ -99,13 +110,15 @@ def file_row_bytes(file: DataFile, field_ids: Collection[int]) -> int | None:
         by_id = {int((field.metadata or {}).get(FIELD_ID, b"-1")): field.name for field in footer.schema}
         # A file of another tool may have no ids, and then any of its columns may be meant.
         names = {by_id[field_id] for field_id in field_ids if field_id in by_id} if -1 not in by_id else by_id.values()
-        groups = range(footer.metadata.num_row_groups)
-        return max((row_bytes((file.path, file.size), footer, group, names=set(names)) for group in groups), default=1)
+        place, groups = (file.path, file.size), range(footer.metadata.num_row_groups)
+        # A query for few rows of a row group passes all that are before them: many of those take too long.
+        sizes = (row_bytes(place, footer, group, names=set(names), by_page=False) for group in groups)
+        return max(sizes, default=1)
 
     return _row_bytes.get((file.path, file.size, frozenset(field_ids)), find)
 
 
-_group_bytes: BoundedCache[tuple[str, int, int, frozenset[str]], int] = BoundedCache(50_000)
+_group_bytes: BoundedCache[tuple[str, int, int, bool, frozenset[str]], int] = BoundedCache(50_000)
 _row_bytes: BoundedCache[tuple[str, int, frozenset[int]], int | None] = BoundedCache(50_000)
 
 
@@ -124,6 +137,40 @@ def _chunk_bytes(place: Place, footer: Footer, group: int, number: int) -> float
     else:
         size = max(size, values * chunk.total_uncompressed_size)
     return float(size * uneven)
+
+
+def _bytes_by_page(place: Place, footer: Footer, group: int, number: int, *, many: bool) -> float:
+    """As if all values were like those of the page where they are longest. ``many``: they may be too many for a batch,
+    so that it matters where they are."""
+    chunk = footer.metadata.row_group(group).column(number)
+    size = _chunk_bytes(place, footer, group, number)
+    if chunk.physical_type != "BYTE_ARRAY":
+        return size
+    if many:
+        size = max(size, chunk.num_values * (_pages(place, footer, group, number).densest + 5))
+    if "DELTA_BYTE_ARRAY" in chunk.encodings and chunk.num_values * chunk.total_uncompressed_size > _LEAST_BYTES:
+        # Of a text there is only what the one before it has not: all may be about as long as a page.
+        size = max(size, chunk.num_values * _pages(place, footer, group, number).largest / _PREFIXED)
+    return size
+
+
+_page_sizes: BoundedCache[tuple[str, int, int, int], PageSizes] = BoundedCache(200_000, name="pages")
+
+
+def _pages(place: Place, footer: Footer, group: int, number: int) -> PageSizes:
+    chunk = footer.metadata.row_group(group).column(number)
+
+    def read() -> PageSizes:
+        start = chunk.data_page_offset
+        if chunk.has_dictionary_page:
+            start = min(start, chunk.dictionary_page_offset or start)
+        try:
+            with open(str(local_path(place[0])), "rb") as file:
+                return page_sizes(file, start, chunk.total_compressed_size)
+        except (OSError, ValueError):
+            return PageSizes(chunk.total_uncompressed_size, chunk.total_uncompressed_size)  # any value may be all of it
+
+    return _page_sizes.get((*place, group, number), read)
 
 
 def has_long_dictionary(footer: Footer, group: int, number: int) -> bool:
