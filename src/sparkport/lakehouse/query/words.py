@@ -2,6 +2,7 @@
 
 Of Spark 4.1's functions those are missing that call Java, read files or tell where files are, or need other modules:
 java_method, reflect, try_reflect, input_file_name and its like, python_worker_logs, and all of Avro's and Protobuf's;
+current_user and its like, which name the account that Spark runs as, and not who asks;
 and all that read XML: from_xml and schema_of_xml open the file or the address in their option rowValidationXSDPath,
 xpath and its like what a DOCTYPE in a text names.
 """
@@ -62,7 +63,7 @@ FUNCTIONS = _words(
     cardinality cast cbrt ceil ceiling char char_length character_length chr coalesce collate collation
     collations collect_list collect_set concat concat_ws contains conv convert_timezone corr cos cosh cot count
     count_if count_min_sketch covar_pop covar_samp crc32 csc cume_dist curdate current_catalog current_database
-    current_date current_schema current_time current_timestamp current_timezone current_user date date_add
+    current_date current_schema current_time current_timestamp current_timezone date date_add
     date_diff date_format date_from_unix_date date_part date_sub date_trunc dateadd datediff datepart day
     dayname dayofmonth dayofweek dayofyear decimal decode degrees dense_rank double e element_at elt encode
     endswith equal_null every exists exp explode explode_outer expm1 extract factorial filter find_in_set first
@@ -88,7 +89,7 @@ FUNCTIONS = _words(
     regexp_extract_all regexp_instr regexp_like regexp_replace regexp_substr regr_avgx regr_avgy regr_count
     regr_intercept regr_r2 regr_slope regr_sxx regr_sxy regr_syy repeat replace reverse right rint rlike round
     row_number rpad rtrim schema_of_csv schema_of_json schema_of_variant schema_of_variant_agg sec
-    second sentences sequence session_user session_window sha sha1 sha2 shiftleft shiftright shiftrightunsigned
+    second sentences sequence session_window sha sha1 sha2 shiftleft shiftright shiftrightunsigned
     shuffle sign signum sin sinh size skewness slice smallint some sort_array soundex space spark_partition_id
     split split_part sql_keywords sqrt st_asbinary st_geogfromwkb st_geomfromwkb st_setsrid st_srid stack
     startswith std stddev stddev_pop stddev_samp str_to_map string string_agg struct substr substring
@@ -101,7 +102,7 @@ FUNCTIONS = _words(
     try_make_timestamp_ltz try_make_timestamp_ntz try_mod try_multiply try_parse_json try_parse_url try_subtract
     try_sum try_to_binary try_to_date try_to_number try_to_time try_to_timestamp try_url_decode
     try_validate_utf8 try_variant_get typeof ucase unbase64 unhex uniform unix_date unix_micros unix_millis
-    unix_seconds unix_timestamp upper url_decode url_encode user uuid validate_utf8 var_pop var_samp variance
+    unix_seconds unix_timestamp upper url_decode url_encode uuid validate_utf8 var_pop var_samp variance
     variant_explode variant_explode_outer variant_get version weekday weekofyear width_bucket window window_time
     xxhash64 year zeroifnull zip_with
     """

@@ -206,7 +206,7 @@ private object Allowed {
     Collate Collation CollationAwareMurmur3Hash CollationAwareXxHash64 CollationKey Collations CommonExpressionDef
     CommonExpressionRef Concat ConcatWs Contains Conv ConvertTimezone Cos Cosh Cot Crc32 CreateArray CreateMap
     CreateNamedStruct Csc CsvToStructs Cube CumeDist CurrentCatalog CurrentDatabase CurrentDate CurrentRow
-    CurrentTime CurrentTimeZone CurrentTimestamp CurrentUser DateAdd DateAddInterval DateAddYMInterval DateDiff
+    CurrentTime CurrentTimeZone CurrentTimestamp DateAdd DateAddInterval DateAddYMInterval DateDiff
     DateFormatClass DateFromUnixDate DateSub DatetimeSub DayName DayOfMonth DayOfWeek DayOfYear
     DecimalAddNoOverflowCheck DecimalDivideWithOverflowCheck Decode DenseRank Divide DivideDTInterval DivideInterval
     DivideYMInterval DropField ElementAt Elt Empty2Null Encode EndsWith EqualNull EqualNullSafe EqualTo EulerNumber
