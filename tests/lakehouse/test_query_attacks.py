@@ -10,7 +10,7 @@ import pytest
 from tests.support.spark_cluster import ready_or_skip
 
 from sparkport.client import Client, connect
-from sparkport.errors import InvalidArgument
+from sparkport.errors import InvalidArgument, Unavailable
 from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.query.columns import arrow_schema
 from sparkport.lakehouse.settings import LakehouseSettings
@@ -50,3 +50,22 @@ def test_a_query_with_any_number_of_columns_of_one_name_does_not_hold_the_server
 def test_a_query_is_not_told_as_which_user_of_the_machine_spark_runs(who: str, client: Client) -> None:
     with pytest.raises(InvalidArgument, match="user"):
         client.call_table("spark.sql", f"SELECT {who} AS a").read_all()
+
+
+HUNGRY = {
+    "the driver": "SELECT * FROM VALUES (sequence(1L, 200000000L)) AS t(a)",
+    "a task": "SELECT sum(size(sequence(id, id + 200000000))) AS a FROM range(0, 2, 1, 1)",
+}
+
+
+@pytest.mark.parametrize("where", HUNGRY)
+def test_a_spark_for_queries_that_has_no_memory_left_ends_at_once_and_there_is_another(
+    where: str, lake: Lakehouse, client: Client
+) -> None:
+    """Java would go on without the thread that asked for too much, whichever that is."""
+    before, writers = lake._query_spark.generation, lake.spark.generation
+    with pytest.raises(Unavailable):
+        client.call_table("spark.sql", HUNGRY[where]).read_all()
+    assert client.call_table("spark.sql", "SELECT count(*) FROM range(0, 8, 1, 8)").read_all().num_rows == 1
+    assert lake._query_spark.generation > before
+    assert lake.spark.generation == writers

@@ -29,6 +29,10 @@ _PASSED_ON = re.compile(
 _CLOUDS = re.compile(r"(?:AWS|AZURE|GOOGLE|GCP|GCS|CLOUDSDK)_\w+")
 _KEPT_BACK = re.compile(r"SPARKPORT_\w+|SPARK_CONNECT_AUTHENTICATE_TOKEN")
 
+_END_WITHOUT_MEMORY = "-XX:+ExitOnOutOfMemoryError"
+"""Java would end whichever thread happens to ask for more memory than there is, and go on without it; Spark has threads
+that it cannot do without. A query can ask for any amount."""
+
 
 def spark_home() -> Path:
     import pyspark
@@ -89,6 +93,8 @@ def spark_command(
         command += [part for item in plain for part in ("--conf", item)]
         command.append("spark-internal")
         spark_class, environment = spark_home() / "bin" / "spark-class", spark_environment(settings, os.environ)
+        if for_queries:
+            environment["JDK_JAVA_OPTIONS"] = f"{environment.get('JDK_JAVA_OPTIONS', '')} {_END_WITHOUT_MEMORY}".strip()
         # Elsewhere it is executors that run what a query says, and not the process that is started here.
         if settings.spark_programs or not settings.spark_is_local:
             yield launched([str(spark_class), *command]), environment
