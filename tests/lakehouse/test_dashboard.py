@@ -87,7 +87,7 @@ def test_every_query_of_the_dashboard_has_an_answer(tmp_path: Path) -> None:
         client.create_table("public.plain", ROWS.schema)
         client.insert("public.plain", ROWS)
         assert server.http_location is not None
-        with prometheus(server.http_location) as metrics, traffic(server):
+        with prometheus(server.http_location, "t0ken") as metrics, traffic(server):
             misbehave(opened, server, client)
             opened._figures.look()
             ticking, until = threading.Event(), time.monotonic() + 60

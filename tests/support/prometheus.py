@@ -30,6 +30,8 @@ global:
 scrape_configs:
   - job_name: sparkport
     scheme: {scheme}
+    authorization:
+      credentials: {token}
     static_configs:
       - targets: ["{target}"]
 """
@@ -58,7 +60,7 @@ class Prometheus:
 
 
 @contextmanager
-def prometheus(location: str) -> Iterator[Prometheus]:
+def prometheus(location: str, token: str) -> Iterator[Prometheus]:
     """One that scrapes the server at an HTTP location."""
     binary = _binary()
     scheme, _, target = location.partition("://")
@@ -68,7 +70,7 @@ def prometheus(location: str) -> Iterator[Prometheus]:
     # The kernel ends it with the thread that started it, so that has to be one that stays.
     with ThreadPoolExecutor(1) as starter, tempfile.TemporaryDirectory(prefix="sparkport-prometheus-") as folder:
         file = Path(folder) / "prometheus.yml"
-        file.write_text(_CONFIGURATION.format(scheme=scheme, target=target))
+        file.write_text(_CONFIGURATION.format(scheme=scheme, target=target, token=token))
         command = [binary, f"--config.file={file}", f"--storage.tsdb.path={folder}/data"]
         command += [f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"]
         process = starter.submit(_start, launched(command)).result()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from sparkport.catalog.key_values import duplicate_key
@@ -39,7 +40,7 @@ def told_at_commit(failure: Violation, *limits: Discretion) -> str:
     return caught.value.message
 
 
-@pytest.mark.parametrize("failure", [duplicate_key("people", SEEN, [7]), check("id > 0")])
+@pytest.mark.parametrize("failure", [duplicate_key("people", SEEN, [pa.scalar(7)]), check("id > 0")])
 def test_what_the_caller_knows_of_is_told_as_it_is(failure: Violation) -> None:
     assert LIMITED.told(failure) is failure
     assert told_at_commit(failure, LIMITED) == failure.message
@@ -48,7 +49,7 @@ def test_what_the_caller_knows_of_is_told_as_it_is(failure: Violation) -> None:
 @pytest.mark.parametrize(
     "failure",
     [
-        duplicate_key("people", HIDDEN, ["secret", 7]),
+        duplicate_key("people", HIDDEN, [pa.scalar("secret"), pa.scalar(7)]),
         # Words that end as those of a key and a check that are seen, and that nothing is decided by.
         DuplicateKey("table 'people': duplicate key (ssn = 'secret') violates PRIMARY KEY (id)"),
         check("salary > 10 AND note <> 'with expression: id > 0'"),
@@ -68,18 +69,20 @@ def test_of_all_else_no_word_is_told(failure: Violation) -> None:
 
 
 def test_without_limits_everything_is_told() -> None:
-    failure = duplicate_key("people", HIDDEN, ["secret", 7])
+    failure = duplicate_key("people", HIDDEN, [pa.scalar("secret"), pa.scalar(7)])
     assert told_at_commit(failure) == failure.message
     assert told_at_commit(failure, Discretion("another")) == failure.message
 
 
 def test_of_two_tables_of_one_name_only_what_both_show_is_told() -> None:
     other = Discretion("people", (HIDDEN,), ())
-    assert told_at_commit(duplicate_key("people", SEEN, [7]), LIMITED, other).startswith("a key of")
-    assert told_at_commit(duplicate_key("people", SEEN, [7]), LIMITED, LIMITED).startswith("table 'people': dup")
+    assert told_at_commit(duplicate_key("people", SEEN, [pa.scalar(7)]), LIMITED, other).startswith("a key of")
+    assert told_at_commit(duplicate_key("people", SEEN, [pa.scalar(7)]), LIMITED, LIMITED).startswith(
+        "table 'people': dup"
+    )
 
 
 def test_a_key_knows_its_violation_by_columns_and_kind() -> None:
-    assert SEEN.is_violated(duplicate_key("t", SEEN, [1]))
-    assert not Key(("id",)).is_violated(duplicate_key("t", SEEN, [1]))
+    assert SEEN.is_violated(duplicate_key("t", SEEN, [pa.scalar(1)]))
+    assert not Key(("id",)).is_violated(duplicate_key("t", SEEN, [pa.scalar(1)]))
     assert not SEEN.is_violated(DuplicateKey("table 't': duplicate key (id = 1) violates PRIMARY KEY (id)"))
