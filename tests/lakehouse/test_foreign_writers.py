@@ -297,9 +297,10 @@ def test_rows_under_equality_deletes_are_read_by_spark_also_after_a_rename(lake:
     whole = Handle(lake, "positions").read()
     other = tmp_path / "equality"
     other.mkdir()
-    turned = with_equality_deletes(materialise("positions_v2", other))
-    for path in (other / "positions_v2").rglob("*deletes.parquet"):
+    moved = materialise("positions_v2", other)
+    for path in moved.folder.rglob("*deletes.parquet"):
         _as_equality_deletes(path, found.metadata.current_schema["fields"][0])
+    turned = with_equality_deletes(moved)
     lake.pointers.create(TableName("public", "equality"), _numbered(turned.folder))
     table = Handle(lake, "equality")
     with lake.spark() as spark:
