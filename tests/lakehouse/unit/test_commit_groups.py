@@ -46,7 +46,9 @@ class _Version:
     columns = SimpleNamespace(takes_rows_of=lambda _: True)
     checks = keys = ()
     metadata = SimpleNamespace(descends_from=lambda *_: True)
-    rows = SimpleNamespace(lineage=lineage, resolve=lambda ids: ids)
+    rows = SimpleNamespace(
+        lineage=lineage, resolve=lambda ids: ids, unknown=lambda ids: ids[:0], untold=lambda ids: ids[:0]
+    )
 
     def __init__(self, table: TableName) -> None:
         self.table = table
