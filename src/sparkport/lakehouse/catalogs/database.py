@@ -71,6 +71,15 @@ class Database(ABC):
                 raise
             work()
 
+    def create_table(self, sql: str) -> None:
+        """Prepare one table by its CREATE TABLE IF NOT EXISTS."""
+
+        def work() -> None:
+            with self.transaction(write=True) as change:
+                change.change(sql)
+
+        self.prepare(work)
+
     def add_index(self, name: str, on: str) -> None:
         """Make an index if there is none, in older tables too. Everything works without it, only slower. It has a
         transaction of its own, so that two who make it at once do not wait for each other's other changes.

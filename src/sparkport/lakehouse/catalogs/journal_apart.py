@@ -91,11 +91,7 @@ class ApartRecords:
     def __init__(self, database: Database, catalog: str) -> None:
         self._database = database
         self._catalog = catalog
-        database.prepare(self._prepare)
-
-    def _prepare(self) -> None:
-        with self._database.transaction(write=True) as work:
-            work.change(_TABLE)
+        database.create_table(_TABLE)
 
     def all(self) -> list[Apart]:
         with self._database.transaction() as work:

@@ -25,12 +25,8 @@ class StatementRecords:
     def __init__(self, database: Database, catalog: str) -> None:
         self._database = database
         self._catalog = catalog
-        database.prepare(self._prepare)
+        database.create_table(_TABLE)
         database.add_index(*_INDEX)
-
-    def _prepare(self) -> None:
-        with self._database.transaction(write=True) as work:
-            work.change(_TABLE)
 
     def find(self, key: str) -> int | None:
         """The number of rows that a statement changed; None for one that is not known."""

@@ -26,9 +26,8 @@ _LEAST_BYTES, _MOST_BYTES = 512 << 10, 8 << 20  # of one scan
 _QUERY_BYTES: Final = 128 << 20  # what queries that run may hold besides, of rows that take much
 _PEEK_ROWS: Final = 256
 _UNEVEN: Final = 2  # by how much lists in a part of a file are longer than in all of it
-_PREFIXED: Final = (
-    4  # what a batch may take of its share if texts are as long as a page where they say only what differs
-)
+_PREFIXED: Final = 4
+"""How many shares a batch may take if texts are as long as a page that says only how they differ."""
 
 _WIDTHS: Final = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 

@@ -53,11 +53,7 @@ class DroppedFolders:
         self._pinned = pinned
         self._is_read = is_read
         self._elsewhere = _Elsewhere(files)
-        database.prepare(self._prepare)
-
-    def _prepare(self) -> None:
-        with self._database.transaction(write=True) as work:
-            work.change(_TABLE)
+        database.create_table(_TABLE)
 
     def note(self, now: float) -> None:
         """Remember the folders of tables that are there, and since when those of others have been without one."""
