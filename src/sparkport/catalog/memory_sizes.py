@@ -32,6 +32,8 @@ MAX_EXPANDED_BYTES: Final = 256 * 1024 * 1024
 
 _NULL_BYTES: Final = 16  # of what a null of no type is made into, whatever that is
 
+_OFFSET_BYTES: Final = 4  # of a list or a text, besides what is in it
+
 _VIEWS = (types.is_string_view, types.is_binary_view)
 _LIST_VIEWS = (types.is_list_view, types.is_large_list_view)
 _LISTS = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_map)
@@ -151,14 +153,18 @@ def _has_lengths(data_type: Any) -> bool:
 
 
 def cuts(columns: Sequence[pa.Array], limit: int) -> Iterator[tuple[int, int]]:
-    """Where to begin and how many rows to take, so that no part of the dictionary columns among these takes more than
-    ``limit`` bytes when it is decoded, unless one row does."""
+    """Where to begin and how many rows to take, so that no part of the dictionaries, lists, structs and maps among
+    these columns takes more than ``limit`` bytes when it is decoded, unless one row does."""
     rows = len(columns[0]) if columns else 0
-    dictionaries = [column for column in columns if pa.types.is_dictionary(column.type)]
-    if rows and rows * sum(_largest(column.dictionary) for column in dictionaries) <= limit:
+    uneven = [column for column in columns if types.is_dictionary(column.type) or column.type.num_fields]
+    if all(types.is_dictionary(column.type) for column in uneven):
+        fits = rows * sum(_largest(column.dictionary) for column in uneven) <= limit
+    else:
+        fits = sum(map(expanded_bytes, uneven)) <= limit
+    if rows and fits:
         yield 0, rows
         return
-    ends = sum(map(_ends, dictionaries), np.zeros(rows, np.int64))
+    ends = sum(map(_ends, uneven), np.zeros(rows, np.int64))
     start = 0
     while start < rows:
         before = int(ends[start - 1]) if start else 0
@@ -169,7 +175,21 @@ def cuts(columns: Sequence[pa.Array], limit: int) -> Iterator[tuple[int, int]]:
 
 def _ends(column: Any) -> NDArray[np.int64]:
     """How much the values of a column take up to each row, and with it."""
-    if not _has_lengths(column.dictionary.type):
-        return np.arange(1, len(column) + 1, dtype=np.int64) * _largest(column.dictionary)
-    lengths = pc.take(pc.binary_length(column.dictionary), column.indices)
-    return np.cumsum(pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False), dtype=np.int64)
+    data_type, rows = column.type, len(column)
+    if types.is_dictionary(data_type) and _has_lengths(data_type.value_type):
+        lengths = pc.take(pc.binary_length(column.dictionary), column.indices)
+        return np.cumsum(pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False), dtype=np.int64)
+    if types.is_struct(data_type):
+        inside = (_ends(column.field(index)) for index in range(data_type.num_fields))
+        return sum(inside, np.arange(1, rows + 1, dtype=np.int64))
+    if any(check(data_type) for check in (types.is_list, types.is_large_list, types.is_map)):
+        offsets = column.offsets.to_numpy().astype(np.int64)
+        first = int(offsets[0])
+        items = _ends(column.values.slice(first, int(offsets[-1]) - first))
+        ends: NDArray[np.int64] = np.concatenate((np.zeros(1, np.int64), items))[offsets[1:] - first]
+        return ends + np.arange(1, rows + 1, dtype=np.int64) * _OFFSET_BYTES
+    if _has_lengths(data_type):
+        lengths = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+        return np.cumsum(lengths + _OFFSET_BYTES, dtype=np.int64)
+    each = _largest(column.dictionary) if types.is_dictionary(data_type) else null_bytes(data_type)
+    return np.arange(1, rows + 1, dtype=np.int64) * each

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from io import BytesIO
@@ -14,14 +15,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparkport.catalog.memory_sizes import cuts
-from sparkport.errors import Cancelled
+from sparkport.errors import Cancelled, ResourceExhausted
 from sparkport.filters.expressions import Column, Comparison, Expression, Literal, SqlType
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg.manifests import DataFile, DeleteFile
 from sparkport.lakehouse.iceberg.metadata import TableMetadata
 from sparkport.lakehouse.iceberg.pages import page_sizes
 from sparkport.lakehouse.iceberg.plan import SnapshotPlan
-from sparkport.lakehouse.scan import decoded, deleted_rows, direct, query, read
+from sparkport.lakehouse.scan import decoded, deleted_rows, direct, kept_columns, large_reads, query, read
 from sparkport.lakehouse.scan.decoded import Share, file_row_bytes
 from sparkport.lakehouse.scan.read import Reader, RowStream
 
@@ -60,16 +61,23 @@ def reader() -> Iterator[Reader]:
 
 
 @pytest.fixture
-def windows(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What queries say about the rows that they read. All room for those that go on is taken."""
+def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All room for reads that hold much while their readers do something else is taken."""
+    monkeypatch.setattr(decoded, "_LARGE_BYTES", 0)
+    monkeypatch.setattr(large_reads, "_FREE_SHARES", 0)
+
+
+@pytest.fixture
+def queries(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What DuckDB is asked. Arrow reads nothing."""
     found: list[str] = []
 
-    def noted(fs: Any, request: Any, group: Any, **options: Any) -> str:
-        found.append(group.pages)
-        return query.group_sql(fs, request, group, **options)
+    def noted(*args: Any, **options: Any) -> str:
+        found.append(query.group_sql(*args, **options))
+        return found[-1]
 
-    monkeypatch.setattr(decoded, "_QUERY_BYTES", 0)
     monkeypatch.setattr(read, "group_sql", noted)
+    monkeypatch.setattr(direct, "is_direct", lambda kind: False)
     return found
 
 
@@ -147,35 +155,90 @@ def test_equal_values_come_in_batches_of_few_bytes(reader: Reader, tmp_path: Pat
     assert largest <= 17 * MEGABYTE
 
 
+@pytest.mark.usefixtures("no_room")
 @pytest.mark.parametrize("kind", ["list", "struct", "map"])
-def test_no_query_goes_on_over_large_rows_when_there_is_no_room(
-    reader: Reader, tmp_path: Path, windows: list[str], kind: str
+def test_a_query_over_large_rows_is_over_before_its_rows_go_out_when_there_is_no_room(
+    reader: Reader, tmp_path: Path, queries: list[str], kind: str
 ) -> None:
-    ids, largest = read_all(stream(reader, kind, write(tmp_path / "a.parquet", kind)))
+    file = write(tmp_path / "a.parquet", kind)
+    stalled = [iter(stream(reader, kind, file)) for _ in range(3)]
+    for batches in stalled:
+        assert next(batches).num_rows
+
+    ids, largest = read_all(stream(reader, kind, file))
 
     assert ids == list(range(ROWS))
     assert largest <= 17 * MEGABYTE
-    assert len(windows) > 3
-    assert all("file_row_number" in condition for condition in windows)
+    assert len(queries) == 4
+    assert not list(tmp_path.glob("sparkport-rows-*"))
+    for batches in stalled:
+        batches.close()  # type: ignore[attr-defined]
+    assert reader.large_reads.on_disk == 0
 
 
-def test_windows_keep_to_the_filter_the_deleted_rows_and_the_ids_that_are_wanted(
-    reader: Reader, tmp_path: Path, windows: list[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("no_room")
+def test_rows_that_went_by_way_of_disk_are_those_that_were_asked_for(
+    reader: Reader, tmp_path: Path, queries: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = np.array([0, 3, 900, 901, ROWS - 1], np.int64)
     delete = DeleteFile("/x/dv", 8, len(gone), 0, (), offset=4, length=40)
     files = [replace(write(tmp_path / f"{name}.parquet", "list"), deletes=(delete,)) for name in "ab"]
-    monkeypatch.setattr(deleted_rows, "deleted_positions", lambda fs, file: gone)
     left = [number for number in range(ROWS) if number not in gone]
+    for arrow in (False, True):
+        monkeypatch.setattr(direct, "is_direct", lambda kind, arrow=arrow: arrow)
+        for module in (deleted_rows, direct):
+            monkeypatch.setattr(module, "deleted_positions", lambda fs, file: gone)
+        assert read_all(stream(reader, "list", *files))[0] == left * 2
+        assert read_all(stream(reader, "list", files[0], filter=less(1_000)))[0] == [n for n in left if n < 1_000]
+        wanted = np.arange(100, 100 + ROWS, 2, dtype=np.int64)
+        assert read_all(stream(reader, "list", files[0], row_ids=wanted))[0] == [n for n in left if n % 2 == 0]
+        without = np.array([105, 1_105], np.int64)
+        rest = [n for n in left if n not in (5, 1_005)]
+        assert read_all(stream(reader, "list", files[0], without=without, row_id=True))[0] == rest
+        assert read_all(stream(reader, "list", files[0], filter=less(-1)))[0] == []
+    assert len(queries) == 6
 
-    assert read_all(stream(reader, "list", *files))[0] == left * 2
-    assert read_all(stream(reader, "list", files[0], filter=less(1_000)))[0] == [n for n in left if n < 1_000]
-    wanted = np.arange(100, 100 + ROWS, 2, dtype=np.int64)
-    assert read_all(stream(reader, "list", files[0], row_ids=wanted))[0] == [n for n in left if n % 2 == 0]
-    without = np.array([105, 1_105], np.int64)
-    rest = [n for n in left if n not in (5, 1_005)]
-    assert read_all(stream(reader, "list", files[0], without=without, row_id=True))[0] == rest
-    assert len(windows) > 10
+
+@pytest.mark.usefixtures("no_room")
+def test_rows_that_wait_on_disk_have_a_limit(reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_reads, "_DISK_BYTES", 10 * MEGABYTE)
+    with pytest.raises(ResourceExhausted, match="read fewer at once"):
+        read_all(stream(reader, "list", write(tmp_path / "a.parquet", "list")))
+    assert reader.large_reads.on_disk == 0
+    few = stream(reader, "list", write(tmp_path / "b.parquet", "list", [[TEXT]] * 900))
+    assert len(read_all(few)[0]) == 900
+
+
+@pytest.mark.parametrize("encoding", ["PLAIN", "DELTA_BYTE_ARRAY"])
+def test_long_lists_after_very_many_short_ones_are_bounded(reader: Reader, tmp_path: Path, encoding: str) -> None:
+    """As many rows as DuckDB reads at a time would be 100 MB and more."""
+    values: list[list[str]] = [[]] * 10_000 + [[f"{number % 5}{TEXT}", TEXT] * 4 for number in range(2_000)]
+    options = {"use_dictionary": False, "column_encoding": {"v.list.element": encoding}}
+    file = write(tmp_path / "a.parquet", "list", values, **options)
+    before = pa.total_allocated_bytes()
+    held = 0
+    ids: list[int] = []
+    for batch in stream(reader, "list", file):
+        held = max(held, pa.total_allocated_bytes() - before)
+        ids += batch.column("id").to_pylist()
+
+    assert ids == list(range(len(values)))
+    assert held <= 64 * MEGABYTE
+
+
+def test_a_page_that_is_large_is_not_held_while_readers_do_something_else(reader: Reader, tmp_path: Path) -> None:
+    options = {"use_dictionary": False, "data_page_size": 1 << 30, "write_batch_size": 1 << 20}
+    file = write(tmp_path / "a.parquet", "text", [TEXT] * 15_000, **options)
+    before = pa.total_allocated_bytes()
+    stalled = [iter(stream(reader, "text", file)) for _ in range(6)]
+    for batches in stalled:
+        next(batches)
+
+    held = pa.total_allocated_bytes() - before
+
+    assert held <= (decoded._LARGE_BYTES >> 20) * MEGABYTE + 6 * 20 * MEGABYTE
+    for batches in stalled:
+        batches.close()  # type: ignore[attr-defined]
 
 
 def test_texts_of_which_some_are_in_a_dictionary_are_bounded_too(reader: Reader, tmp_path: Path) -> None:
@@ -258,10 +321,10 @@ def test_a_filter_that_keeps_all_rows_leaves_batches_small(reader: Reader, tmp_p
 
 
 def test_what_small_reads_keep_is_counted_as_it_is(reader: Reader, tmp_path: Path) -> None:
-    before = direct._columns._weight
+    before = kept_columns._columns._weight
     read_all(stream(reader, "text", write(tmp_path / "a.parquet", "text", [TEXT] * 600)))
 
-    assert direct._columns._weight - before < MEGABYTE
+    assert kept_columns._columns._weight - before < MEGABYTE
 
 
 def test_the_more_scans_run_the_less_each_holds(reader: Reader, tmp_path: Path) -> None:
@@ -272,23 +335,22 @@ def test_the_more_scans_run_the_less_each_holds(reader: Reader, tmp_path: Path) 
     _, largest = read_all(stream(reader, "text", file))
 
     assert largest <= 3 * MEGABYTE
-    assert reader._share.scans == 63
+    assert reader.share.scans == 63
     for batches in running:
         batches.close()  # type: ignore[attr-defined]
-    assert reader._share.scans == 0
+    assert reader.share.scans == 0
 
 
-def test_a_scan_that_waits_for_its_turn_ends_when_it_is_closed(
-    reader: Reader, tmp_path: Path, windows: list[str]
-) -> None:
-    while reader._windows.acquire(blocking=False):
-        pass
-    found = stream(reader, "list", write(tmp_path / "a.parquet", "list"))
-    batches = iter(found)
-    found.close()
-    with pytest.raises(Cancelled):
-        next(batches)
-    assert not windows
+@pytest.mark.usefixtures("no_room")
+def test_a_scan_that_waits_for_its_turn_ends_when_it_is_closed(reader: Reader, tmp_path: Path) -> None:
+    file = write(tmp_path / "a.parquet", "list")
+    for arrow in (True, False):
+        with reader.large_reads.turn:
+            found = stream(reader, "list", file, filter=None if arrow else less(ROWS))
+            batches = iter(found)
+            threading.Timer(0.2, found.close).start()
+            with pytest.raises(Cancelled):
+                next(batches)
 
 
 def test_a_query_gives_its_room_back(reader: Reader, tmp_path: Path) -> None:
@@ -298,7 +360,7 @@ def test_a_query_gives_its_room_back(reader: Reader, tmp_path: Path) -> None:
     next(batches)
     batches.close()  # type: ignore[attr-defined]
 
-    assert reader._share._reserved == 0
+    assert reader.share.reserved == 0
 
 
 def test_a_row_counts_as_its_longest_text(tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ def test_deleted_rows_are_gone_whatever_batch_they_are_in(
         assert scan(reader, file, filter=equals("Id", 3)) == []
         assert [row["Id"] for row in scan(reader, file, filter=equals("Id", 5))] == [5]
     assert not queries
-    monkeypatch.setattr(direct, "arrow_type", lambda kind: None)
+    monkeypatch.setattr(direct, "is_direct", lambda kind: False)
     assert [row["Id"] for row in scan(reader, file)] == expected
     assert queries == [1]
     assert deleted_positions(FileSystem(), replace(file, deletes=())).tolist() == []

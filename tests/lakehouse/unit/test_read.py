@@ -64,7 +64,7 @@ def in_order(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Who reads the files that Arrow and DuckDB could both read; DuckDB may leave out pages without wanted rows."""
     if request.param != "arrow":
-        monkeypatch.setattr(direct, "arrow_type", lambda kind: None)
+        monkeypatch.setattr(direct, "is_direct", lambda kind: False)
     if request.param == "pages":
         monkeypatch.setattr(query, "_LARGE_FILE_ROWS", 1)
         monkeypatch.setattr(query, "_FEW_IN_FILE", 0)
@@ -313,7 +313,7 @@ def test_an_instance_that_broke_is_replaced(reader: Reader, tmp_path: Path, monk
         return open_one(database)
 
     monkeypatch.setattr(DuckDB, "_open", counted)
-    monkeypatch.setattr(direct, "arrow_type", lambda kind: None)
+    monkeypatch.setattr(direct, "is_direct", lambda kind: False)
     assert len(ids(scan(reader, found))) == 31
 
     def broken(*args: object, **options: object) -> str:

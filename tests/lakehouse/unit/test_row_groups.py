@@ -26,7 +26,7 @@ from sparkport.lakehouse.iceberg.metadata import TableMetadata
 from sparkport.lakehouse.iceberg.plan import SnapshotPlan
 from sparkport.lakehouse.iceberg.ranges import FileIndex
 from sparkport.lakehouse.iceberg.row_groups import OPEN_COST, ROW_GROUP_BYTES, footer_of, row_group_properties
-from sparkport.lakehouse.scan import deleted_rows, direct, query, read
+from sparkport.lakehouse.scan import deleted_rows, direct, kept_columns, query, read
 from sparkport.lakehouse.scan.read import Reader
 from sparkport.lakehouse.scan.statistics import bounds_predicate
 from sparkport.protocol.frames import StreamWriter
@@ -241,24 +241,24 @@ def test_a_column_that_comes_in_several_arrays_is_read_as_before(
         return pa.concat_tables([table.slice(0, 3), table.slice(3)])
 
     monkeypatch.setattr(pq.ParquetFile, "read_row_group", in_parts)
-    before = len(direct._columns)
+    before = len(kept_columns._columns)
     file = numbers(tmp_path / "a.parquet")
     assert [row["id"] for row in scan(reader, file, columns=["id"])] == list(range(100))
-    assert len(direct._columns) == before
+    assert len(kept_columns._columns) == before
 
 
 def test_columns_of_a_few_bytes_count_with_what_keeping_them_takes() -> None:
-    assert direct._weight(pa.array([1])) > 1_000
+    assert kept_columns._weight(pa.array([1])) > 1_000
 
 
 def test_a_column_that_is_large_is_not_kept(
     reader: Reader, tmp_path: Path, rows_read: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(direct, "_KEPT_BYTES", 8 * direct._ENTRY_BYTES)
+    monkeypatch.setattr(kept_columns, "_KEPT_BYTES", 8 * kept_columns._ENTRY_BYTES)
     file = numbers(tmp_path / "a.parquet")
-    before = len(direct._columns)
+    before = len(kept_columns._columns)
     assert len(scan(reader, file, columns=["id", "name"])) == 100
-    assert len(direct._columns) == before
+    assert len(kept_columns._columns) == before
 
 
 def test_a_lookup_decodes_the_row_groups_that_may_hold_it(reader: Reader, tmp_path: Path, rows_read: list[int]) -> None:

@@ -19,13 +19,24 @@ from sparkport.lakehouse.iceberg.manifests import DataFile
 from sparkport.lakehouse.iceberg.pages import PageSizes, page_sizes
 from sparkport.lakehouse.iceberg.row_groups import FIELD_ID, Footer, footer_of, read_footer
 
-__all__ = ["Share", "bounded_batches", "file_row_bytes", "has_long_dictionary", "row_bytes"]
+__all__ = [
+    "Share",
+    "bounded_batches",
+    "file_held_bytes",
+    "file_row_bytes",
+    "has_long_dictionary",
+    "held_bytes",
+    "row_bytes",
+]
 
 _ALL_BYTES: Final = 64 << 20  # decoded rows that all scans of a reader hold together
 _LEAST_BYTES, _MOST_BYTES = 512 << 10, 8 << 20  # of one scan
-_QUERY_BYTES: Final = 128 << 20  # what queries that run may hold besides, of rows that take much
+_LARGE_BYTES: Final = 256 << 20  # what reads that hold much may hold besides, all together
+_SMALL_CHUNK: Final = 4 << 20  # of which it does not matter how large its pages are
+_NUMBER_BYTES: Final = 5  # in place of a text of a dictionary, and with its place in a list
 _PEEK_ROWS: Final = 256
 _UNEVEN: Final = 2  # by how much lists in a part of a file are longer than in all of it
+_UNEVEN_STEP: Final = 16  # the same where small steps cost little
 _PREFIXED: Final = 4
 """How many shares a batch may take if texts are as long as a page that says only how they differ."""
 
@@ -42,7 +53,7 @@ class Share:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._scans = 0
-        self._reserved = 0
+        self.reserved = 0
 
     def enter(self) -> None:
         with self._lock:
@@ -53,17 +64,17 @@ class Share:
             self._scans -= 1
 
     def reserve(self, size: int) -> bool:
-        """Room for a query that goes on while its reader does something else, until ``give_back``; False if there is
+        """Room for a read that goes on while its reader does something else, until ``give_back``; False if there is
         none."""
         with self._lock:
-            if self._reserved + size > _QUERY_BYTES:
+            if self.reserved + size > _LARGE_BYTES:
                 return False
-            self._reserved += size
+            self.reserved += size
             return True
 
     def give_back(self, size: int) -> None:
         with self._lock:
-            self._reserved -= size
+            self.reserved -= size
 
     @property
     def scans(self) -> int:
@@ -74,19 +85,32 @@ class Share:
         return max(_LEAST_BYTES, min(_MOST_BYTES, _ALL_BYTES // max(self._scans, 1)))
 
 
-def row_bytes(place: Place, footer: Footer, group: int, *, names: Collection[str], by_page: bool = True) -> int:
+def row_bytes(
+    place: Place,
+    footer: Footer,
+    group: int,
+    *,
+    names: Collection[str],
+    numbered: Collection[str] = (),
+    by_page: bool = True,
+) -> int:
     """What a row of a row group takes at most, about: texts of a dictionary count as its longest, others as those of
     the page in which they are longest; without ``by_page`` as they are on the average.
 
-    ``names`` are columns by the names that the file has for them.
+    ``names`` are columns by the names that the file has for them; ``numbered`` are the paths of texts that are read as
+    numbers of a dictionary.
     """
 
     def add_up() -> int:
         chunks = footer.metadata.row_group(group)
+        numbers = 0
         chosen = []
-        for number in range(chunks.num_columns):
-            path = footer.metadata.schema.column(number).path
-            if path in names or path.partition(".")[0] in names:
+        for number in _leaves(footer, names):
+            column = footer.metadata.schema.column(number)
+            if column.path in numbered:
+                uneven = _UNEVEN_STEP if column.max_repetition_level else 1
+                numbers += _NUMBER_BYTES * chunks.column(number).num_values * uneven
+            else:
                 chosen.append(number)
         texts = [chunk for chunk in map(chunks.column, chosen) if chunk.physical_type == "BYTE_ARRAY"]
         # As many as this may be in one batch, wherever they are.
@@ -94,9 +118,43 @@ def row_bytes(place: Place, footer: Footer, group: int, *, names: Collection[str
         size = sum(_chunk_bytes(place, footer, group, number) for number in chosen)
         if by_page:
             size = max(size, sum(_bytes_by_page(place, footer, group, number, many=many) for number in chosen))
-        return max(int(size / max(chunks.num_rows, 1)), 1)
+        return max(int((size + numbers) / max(chunks.num_rows, 1)), 1)
 
-    return _group_bytes.get((*place, group, by_page, frozenset(names)), add_up)
+    return _group_bytes.get((*place, group, by_page, frozenset(names), frozenset(numbered)), add_up)
+
+
+def held_bytes(place: Place, footer: Footer, group: int, *, names: Collection[str]) -> int:
+    """What reading a row group a few rows at a time holds at most, about, besides these rows: a page of each column,
+    which is decoded as a whole; and of lists, which may be of any length, perhaps all that there is."""
+
+    def add_up() -> int:
+        return sum(_held(place, footer, group, number) for number in _leaves(footer, names))
+
+    return _held_bytes.get((*place, group, frozenset(names)), add_up)
+
+
+def _held(place: Place, footer: Footer, group: int, number: int) -> int:
+    chunk = footer.metadata.row_group(group).column(number)
+    size = int(chunk.total_uncompressed_size)
+    if footer.metadata.schema.column(number).max_repetition_level:
+        if "DELTA_BYTE_ARRAY" in chunk.encodings:
+            size = max(size, int(_bytes_by_page(place, footer, group, number, many=False)))
+        return size + _NUMBER_BYTES * int(chunk.num_values)
+    return size if size <= _SMALL_CHUNK else min(size, _pages(place, footer, group, number).largest)
+
+
+def _leaves(footer: Footer, names: Collection[str]) -> list[int]:
+    """The numbers of the columns of a file in which a table's columns are."""
+    schema = footer.metadata.schema
+    paths = ((number, schema.column(number).path) for number in range(footer.metadata.num_columns))
+    return [number for number, path in paths if path in names or path.partition(".")[0] in names]
+
+
+def _names(footer: Footer, field_ids: Collection[int]) -> Collection[str]:
+    by_id = {int((field.metadata or {}).get(FIELD_ID, b"-1")): field.name for field in footer.schema}
+    if -1 in by_id:  # a file of another tool may have no ids, and then any of its columns may be meant
+        return set(footer.schema.names)
+    return {by_id[field_id] for field_id in field_ids if field_id in by_id}
 
 
 def file_row_bytes(file: DataFile, field_ids: Collection[int]) -> int | None:
@@ -106,18 +164,26 @@ def file_row_bytes(file: DataFile, field_ids: Collection[int]) -> int | None:
         footer = footer_of(file)
         if footer is None:
             return None
-        by_id = {int((field.metadata or {}).get(FIELD_ID, b"-1")): field.name for field in footer.schema}
-        # A file of another tool may have no ids, and then any of its columns may be meant.
-        names = {by_id[field_id] for field_id in field_ids if field_id in by_id} if -1 not in by_id else by_id.values()
-        place, groups = (file.path, file.size), range(footer.metadata.num_row_groups)
-        # A query for few rows of a row group passes all that are before them: many of those take too long.
-        sizes = (row_bytes(place, footer, group, names=set(names), by_page=False) for group in groups)
-        return max(sizes, default=1)
+        names, place = _names(footer, field_ids), (file.path, file.size)
+        # Arrow reads what has very long rows here and there; a query goes over all of it.
+        groups = range(footer.metadata.num_row_groups)
+        return max((row_bytes(place, footer, group, names=names, by_page=False) for group in groups), default=1)
 
     return _row_bytes.get((file.path, file.size, frozenset(field_ids)), find)
 
 
-_group_bytes: BoundedCache[tuple[str, int, int, bool, frozenset[str]], int] = BoundedCache(50_000)
+def file_held_bytes(file: DataFile, field_ids: Collection[int]) -> int:
+    """The most that reading a file holds, about, besides the rows that are asked for."""
+    footer = footer_of(file)
+    if footer is None:
+        return 0
+    names, place = _names(footer, field_ids), (file.path, file.size)
+    groups = range(footer.metadata.num_row_groups)
+    return max((held_bytes(place, footer, group, names=names) for group in groups), default=0)
+
+
+_group_bytes: BoundedCache[tuple[str, int, int, bool, frozenset[str], frozenset[str]], int] = BoundedCache(50_000)
+_held_bytes: BoundedCache[tuple[str, int, int, frozenset[str]], int] = BoundedCache(50_000)
 _row_bytes: BoundedCache[tuple[str, int, frozenset[int]], int | None] = BoundedCache(50_000)
 
 
@@ -141,12 +207,15 @@ def _chunk_bytes(place: Place, footer: Footer, group: int, number: int) -> float
 def _bytes_by_page(place: Place, footer: Footer, group: int, number: int, *, many: bool) -> float:
     """As if all values were like those of the page where they are longest. ``many``: they may be too many for a batch,
     so that it matters where they are."""
-    chunk = footer.metadata.row_group(group).column(number)
+    column, chunk = footer.metadata.schema.column(number), footer.metadata.row_group(group).column(number)
     size = _chunk_bytes(place, footer, group, number)
-    if chunk.physical_type != "BYTE_ARRAY":
-        return size
-    if many:
+    is_text = chunk.physical_type == "BYTE_ARRAY"
+    if is_text and many:
         size = max(size, chunk.num_values * (_pages(place, footer, group, number).densest + 5))
+    if column.max_repetition_level:
+        size *= _UNEVEN_STEP / _UNEVEN
+    if not is_text:
+        return size
     if "DELTA_BYTE_ARRAY" in chunk.encodings and chunk.num_values * chunk.total_uncompressed_size > _LEAST_BYTES:
         # Of a text there is only what the one before it has not: all may be about as long as a page.
         size = max(size, chunk.num_values * _pages(place, footer, group, number).largest / _PREFIXED)

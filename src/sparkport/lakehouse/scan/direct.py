@@ -7,12 +7,10 @@ are the same either way.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -33,7 +31,10 @@ from sparkport.lakehouse.iceberg.deletes import deleted_positions
 from sparkport.lakehouse.iceberg.lineage import ascending, filled, ids_of, places_of
 from sparkport.lakehouse.iceberg.manifests import ROW_ID_FIELD, SEQUENCE_FIELD, DataFile
 from sparkport.lakehouse.iceberg.row_groups import FIELD_ID, Footer, footer_of
-from sparkport.lakehouse.scan.decoded import Share, has_long_dictionary, row_bytes
+from sparkport.lakehouse.scan.decoded import Share, file_row_bytes, has_long_dictionary, held_bytes, row_bytes
+from sparkport.lakehouse.scan.kept_columns import kept_batches
+from sparkport.lakehouse.scan.large_reads import LargeReads
+from sparkport.lakehouse.scan.nested import as_handed_out, is_direct, is_same_column
 from sparkport.lakehouse.scan.query import Request
 
 __all__ = ["DirectScan", "arrow_type", "read_ahead", "removed"]
@@ -41,11 +42,10 @@ __all__ = ["DirectScan", "arrow_type", "read_ahead", "removed"]
 _READ_BYTES = 16 << 20  # at a time, of all columns together: column chunks do not come into memory as a whole
 _LEAST_READ, _MOST_READ = 64 << 10, 1 << 20  # of one column
 _FILTERED_ROWS = 1 << 18  # where reading all rows is quicker than to set up a query that skips some
+_LARGE_ROW = 1024  # of which a query holds too many
 _SMALL_FILES = 8  # how many small files are opened one after the other before DuckDB does it quicker
 _SMALL_FILE_ROWS = 1 << 15
 _SMALL_BYTES = 8 << 20
-_KEPT_BYTES = 64 << 20  # of columns that small reads have decoded
-_ENTRY_BYTES = 1 << 10
 _MANY_RUNS = 1 << 10  # of rows between deleted ones, beyond which a mask is quicker than to copy runs
 
 Positions = NDArray[np.int64]
@@ -87,6 +87,8 @@ class DirectScan:
         schema: pa.Schema,
         rows: int,
         share: Share,
+        large: LargeReads,
+        stopped: Callable[[], bool],
     ) -> None:
         """Batches have at most so many ``rows``, and no more bytes than the scan's ``share`` if a row has not."""
         self._fs = fs
@@ -95,6 +97,8 @@ class DirectScan:
         self._schema = schema
         self._rows = rows
         self._share = share
+        self._large = large
+        self._stopped = stopped
         self._next = 0
         self._mask = None if request.skips_only else _mask(request)
         self._wanted = None if request.row_ids is None else request.row_ids[request.row_ids >= 0]
@@ -106,15 +110,16 @@ class DirectScan:
             bool(request.names)
             and (not filtered or request.skips_only or self._mask is not None)
             and (len(files) <= _SMALL_FILES or self._count >= len(files) * _SMALL_FILE_ROWS)
-            and all(arrow_type(field["type"]) is not None for field in request.needed)
+            and all(is_direct(field["type"]) for field in request.needed)
             and all(local_path(file.path) is not None for file in files)
         )
         if self._possible and self._count > _SMALL_FILE_ROWS and (filtered or self._wanted is not None):
             self._choose_row_groups()
         if filtered and not request.skips_only and self._count > _FILTERED_ROWS:
-            self._possible = False
+            self._possible = self._possible and self._has_large_rows()
         self._needs_ids = request.needs_row_ids
         self._compared = {field["id"] for field in request.compared}
+        self._types = {field["id"]: schema.field(place).type for place, field in enumerate(request.fields)}
         each = _READ_BYTES // max(len(request.needed), 1)
         self._read_bytes = max(_LEAST_READ, min(_MOST_READ, each))
 
@@ -126,6 +131,10 @@ class DirectScan:
     @property
     def rest(self) -> list[DataFile]:
         return self._files[self._next :]
+
+    def _has_large_rows(self) -> bool:
+        field_ids = {field["id"] for field in self._request.needed}
+        return any((file_row_bytes(file, field_ids) or 0) > _LARGE_ROW for file in self._files)
 
     def _choose_row_groups(self) -> None:
         """The row groups that may hold what is asked for, of files whose footers are kept."""
@@ -185,9 +194,10 @@ class DirectScan:
                 parts = self._parts.get(file.path)
                 runs = [range(len(footer.starts))] if parts is None else _runs(parts)
                 opened_file = _Opened(file, footer, raw, source, layout)
-                for run in runs:
-                    if run:
-                        yield from self._read(file, self._chunks(opened_file, run))
+                for run in filter(None, runs):
+                    batches = self._read(file, self._chunks(opened_file, run))
+                    held = max(held_bytes(opened_file.key, footer, group, names=layout.values()) for group in run)
+                    yield from self._large.read(batches, held=held, stopped=self._stopped)
 
     def _layout(self, schema: pa.Schema) -> dict[int, str] | None:
         """What the file calls the columns, by field id; None where it does not have one just as it is asked for."""
@@ -200,19 +210,21 @@ class DirectScan:
                 by_id[field_id] = field
         if not by_id:  # a file of another tool, which may not even have the columns of its name mapping
             return None
-        wanted = {field["id"]: arrow_type(field["type"]) for field in self._request.needed}
+        wanted = {field["id"]: field["type"] for field in self._request.needed}
         lineage = {ROW_ID_FIELD: self._needs_ids, SEQUENCE_FIELD: self._request.sequence}
-        wanted |= {field_id: pa.int64() for field_id, needed in lineage.items() if needed and field_id in by_id}
+        wanted |= {field_id: "long" for field_id, needed in lineage.items() if needed and field_id in by_id}
         layout: dict[int, str] = {}
         for field_id, expected_type in wanted.items():
             field = by_id.get(field_id)
             # Columns are read by name, in which a dot leads into a struct.
-            if field is None or field.type != expected_type or "." in field.name or field.name in layout.values():
+            if field is None or "." in field.name or field.name in layout.values():
+                return None
+            if not is_same_column(field, expected_type):
                 return None
             layout[field_id] = field.name
         return layout
 
-    def _read(self, file: DataFile, chunks: Iterable[_Chunk]) -> Iterator[pa.RecordBatch]:
+    def _read(self, file: DataFile, chunks: Iterable[_Chunk]) -> Generator[pa.RecordBatch, None, None]:
         gone = deleted_positions(self._fs, file) if file.deletes else _NONE
         for start, count, columns in chunks:
             if self._needs_ids:
@@ -250,26 +262,26 @@ class DirectScan:
             )
         for part, rows in self._steps(opened, groups, repeating):
             batches = (
-                _kept_batches(source, opened.key, part, names, repeating=repeating, rows=rows)
+                kept_batches(source, opened.key, part, names, repeating=repeating, rows=rows)
                 if self.is_small
                 else source.iter_batches(rows, row_groups=list(part), columns=names)
             )
             for batch in batches:
                 columns = {field_id: batch.column(name) for field_id, name in layout.items()}
-                for first, count in cuts(batch.columns, self._share.bytes) if repeating else [(0, batch.num_rows)]:
+                uneven = repeating or any(column.type.num_fields for column in batch.columns)
+                for first, count in cuts(batch.columns, self._share.bytes) if uneven else [(0, batch.num_rows)]:
                     yield start + first, count, self._decoded(columns, first, count)
                 start += batch.num_rows
 
     def _steps(self, opened: _Opened, groups: range, repeating: Sequence[str]) -> Iterator[tuple[range, int]]:
         """Row groups that are read so many rows at a time."""
-        names = set(opened.layout.values()) - set(repeating)
-        limit = self._share.bytes
-        numbers = 4 * len(repeating)  # in place of the texts
-        sizes = [row_bytes(opened.key, opened.footer, group, names=names) + numbers for group in groups]
+        names, limit = opened.layout.values(), self._share.bytes
+        sizes = [row_bytes(opened.key, opened.footer, group, names=names, numbered=repeating) for group in groups]
+        alone = any("." in path for path in repeating)  # Arrow has one dictionary at a time for what is nested
         steps = [self._rows if size * self._rows <= limit else _power_of_two(limit // size) for size in sizes]
         first = 0
         for place in range(1, len(steps) + 1):
-            if place == len(steps) or steps[place] != steps[first]:
+            if place == len(steps) or alone or steps[place] != steps[first]:
                 yield groups[first:place], steps[first]
                 first = place
 
@@ -278,9 +290,12 @@ class DirectScan:
         decoding."""
         decoded = {}
         for field_id, column in columns.items():
-            part = column if count == len(column) else column.slice(first, count)
-            if pa.types.is_dictionary(part.type) and not (self._mask is not None and field_id not in self._compared):
-                part = part.dictionary_decode()
+            part = column
+            if count != len(column):
+                # A copy: on its way out a slice would take bytes of its neighbours along.
+                part = pa.concat_arrays([column.slice(first, count), column.slice(0, 0)])
+            if self._mask is None or field_id in self._compared:
+                part = as_handed_out(part, self._types.get(field_id, part.type))
             decoded[field_id] = part
         return decoded
 
@@ -305,60 +320,10 @@ class DirectScan:
             left = np.ones(len(keep), dtype=np.bool_)
             left[gone] = False
             keep = pc.and_(keep, pa.array(left))
-        left_over = (array.filter(keep) for array in arrays)
-        decoded = [array.dictionary_decode() if pa.types.is_dictionary(array.type) else array for array in left_over]
+        decoded = [
+            as_handed_out(array.filter(keep), field.type) for array, field in zip(arrays, self._schema, strict=True)
+        ]
         return pa.RecordBatch.from_arrays(decoded, schema=self._schema)
-
-
-def _weight(column: pa.Array) -> int:
-    """With what keeping it takes besides. One that would push out many others is not kept."""
-    size = int(column.get_total_buffer_size()) + _ENTRY_BYTES
-    return size if size <= _KEPT_BYTES // 8 else sys.maxsize
-
-
-_columns: BoundedCache[tuple[object, ...], pa.Array] = BoundedCache(_KEPT_BYTES, weigh=_weight, name="columns")
-
-
-def _kept_batches(
-    source: pq.ParquetFile,
-    key: tuple[str, int],
-    groups: range,
-    names: Sequence[str],
-    *,
-    repeating: Sequence[str],
-    rows: int,
-) -> Iterator[pa.RecordBatch]:
-    """Row groups whose columns are kept for who asks next: those who change a row have mostly looked it up before.
-
-    A row group is one batch or is not kept: on its way out a part of a column would take bytes of the others along.
-    """
-    for group in groups:
-        arrays = None
-        if source.metadata.row_group(group).num_rows <= rows:
-            arrays = _kept_columns(source, (*key, group), group, names, repeating=repeating)
-        if arrays is None:
-            yield from source.iter_batches(rows, row_groups=[group], columns=list(names), use_threads=False)
-        else:
-            yield pa.RecordBatch.from_arrays(arrays, names=list(names))
-
-
-def _kept_columns(
-    source: pq.ParquetFile, key: tuple[object, ...], group: int, names: Sequence[str], *, repeating: Sequence[str]
-) -> list[pa.Array] | None:
-    """None where a column is too large to be one array."""
-    keys = {name: (*key, name, name in repeating) for name in names}
-    missing = [name for name in names if keys[name] not in _columns]
-    read = source.read_row_group(group, columns=missing, use_threads=False) if missing else None
-    if read is not None and any(column.num_chunks > 1 for column in read.columns):
-        return None
-
-    def column(name: str) -> pa.Array:
-        found = read
-        if found is None or name not in missing:  # it was there a moment ago
-            found = source.read_row_group(group, columns=[name], use_threads=False)
-        return found.column(name).combine_chunks()
-
-    return [_columns.get(keys[name], partial(column, name)) for name in names]
 
 
 def _mask(request: Request) -> Mask | None:
@@ -392,7 +357,8 @@ def _repeating(footer: Footer, names: Sequence[str], groups: range, *, all_of_th
     chosen = []
     for number in range(metadata.num_columns):
         path = metadata.schema.column(number).path
-        chunks = [metadata.row_group(group).column(number) for group in groups] if path in names else []
+        asked = path.partition(".")[0] in names
+        chunks = [metadata.row_group(group).column(number) for group in groups] if asked else []
         if not chunks or chunks[0].physical_type != "BYTE_ARRAY":
             continue
         if all(chunk.has_dictionary_page and "PLAIN" not in chunk.encodings for chunk in chunks) and (

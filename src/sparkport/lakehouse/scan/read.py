@@ -1,7 +1,6 @@
 """Rows of a snapshot, read straight from the files by Arrow and DuckDB, with their ids and without what was deleted.
 
-One query reads all files that Arrow does not, mostly. Where rows are large it is one for some rows of a file at a time:
-a query that runs holds several thousand rows, and while its reader does something else there should be none.
+One query reads all files that Arrow does not, mostly; those with large rows are read one by one.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import weakref
 from collections import Counter
 from collections.abc import Collection, Generator, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -32,10 +31,11 @@ from sparkport.lakehouse.iceberg.manifests import DataFile
 from sparkport.lakehouse.iceberg.metadata import IcebergSchema, TableMetadata
 from sparkport.lakehouse.iceberg.plan import SnapshotPlan, live_rows
 from sparkport.lakehouse.iceberg.small_files import holding
-from sparkport.lakehouse.scan.decoded import Share, file_row_bytes
+from sparkport.lakehouse.scan.decoded import Share, file_held_bytes, file_row_bytes
 from sparkport.lakehouse.scan.deleted_rows import DeletedRows, renamed
 from sparkport.lakehouse.scan.direct import DirectScan, read_ahead
 from sparkport.lakehouse.scan.duck import DuckDB, is_broken, translate
+from sparkport.lakehouse.scan.large_reads import LargeReads
 from sparkport.lakehouse.scan.query import (
     SEQUENCE,
     WANTED,
@@ -55,10 +55,8 @@ BATCH_ROWS = 122_880
 _VECTOR = 2048  # DuckDB's own portion, of which a query that runs holds a few
 _VECTORS_HELD = 3
 _INTERRUPT_SECONDS = 0.05
-_READERS = 8  # threads that read ahead, each a batch at a time
 _MANY_SCANS = 16  # of which none reads ahead
-_WINDOW_GROWTH = 4  # rows of a window may take so many times their share, if those before them did not
-_WINDOWS_AT_ONCE = 4
+_READERS = _MANY_SCANS + 1  # threads that read ahead: one that waits for its turn is in nobody's way
 _LARGE_ROW = 1024
 _UNKNOWN_BYTES = 512  # of a row in a file that is elsewhere
 
@@ -101,8 +99,8 @@ class Reader:
         self._fs = fs
         self._duckdb = DuckDB(memory_limit=memory_limit, threads=threads, temp_directory=temp_directory)
         self._pool = ThreadPoolExecutor(_READERS, thread_name_prefix="sparkport-read")
-        self._share = Share()
-        self._windows = threading.BoundedSemaphore(_WINDOWS_AT_ONCE)
+        self.share = Share()
+        self.large_reads = LargeReads(self.share, temp_directory=temp_directory)
         self._lock = threading.Lock()
         self._streams: weakref.WeakSet[RowStream] = weakref.WeakSet()
         self._held: weakref.WeakSet[HeldSnapshots] = weakref.WeakSet()
@@ -180,7 +178,7 @@ class Reader:
             if file.equality_deletes or file.format != "parquet":
                 raise Unsupported(f"only Spark can read '{file.path}': it is no Parquet, or has equality deletes")
         stream = RowStream(
-            self._fs, self._duckdb, self._pool, request=request, files=files, share=self._share, windows=self._windows
+            self._fs, self._duckdb, self._pool, request=request, files=files, share=self.share, large=self.large_reads
         )
         stream.snapshot_id = plan.snapshot_id
         with self._lock:
@@ -219,9 +217,8 @@ class RowStream:
         request: Request,
         files: list[DataFile],
         share: Share,
-        windows: threading.Semaphore,
+        large: LargeReads,
     ) -> None:
-        """``windows`` is who may read large rows by DuckDB at a moment."""
         self._fs = fs
         self._duckdb = database
         self._pool = pool
@@ -236,7 +233,7 @@ class RowStream:
         self._closed = False
         self._share = share
         self._counted = False
-        self._windows = windows
+        self._large = large
 
     @property
     def table_uuid(self) -> str:
@@ -314,7 +311,16 @@ class RowStream:
         """What Arrow can read; the files that are left are returned."""
         if group.nodes is not None or group.pages or not group.files:
             return group.files
-        scan = DirectScan(self._fs, self._request, group.files, schema=self.schema, rows=BATCH_ROWS, share=self._share)
+        scan = DirectScan(
+            self._fs,
+            self._request,
+            group.files,
+            schema=self.schema,
+            rows=BATCH_ROWS,
+            share=self._share,
+            large=self._large,
+            stopped=lambda: self._closed,
+        )
         alone = scan.is_small or self._share.scans > _MANY_SCANS
         batches = scan.batches() if alone else read_ahead(self._pool, scan.batches())
         with closing(batches):
@@ -347,47 +353,11 @@ class RowStream:
         rows -= rows % _VECTOR if rows > _VECTOR else 0
         wanted, whole = self._request.row_ids, sum(file.record_count for file in group.files)
         held = size * min(_VECTORS_HELD * _VECTOR, whole if wanted is None else len(wanted))
-        if held <= self._share.bytes:
-            yield from self._read(group, rows)
-        elif self._share.reserve(held):
-            try:
-                yield from self._read(group, rows)
-            finally:
-                self._share.give_back(held)
-        else:
-            for file in group.files:
-                yield from self._read_windows(replace(group, files=[file]), size)
+        field_ids = {field["id"] for field in self._request.fields}
+        held = max(held, *(file_held_bytes(file, field_ids) for file in group.files))
+        yield from self._large.read(self._read(group, rows), held=held, stopped=lambda: self._closed)
 
-    def _read_windows(self, group: Group, size: int) -> Iterator[pa.RecordBatch]:
-        """One file, in windows of some rows: a query for each, that is over before its rows go out."""
-        (file,) = group.files
-        start, rows = 0, max(1, self._share.bytes // size)
-        while start < file.record_count:
-            end = min(start + rows, file.record_count)
-            window = f"file_row_number >= {start} AND file_row_number < {end}"
-            pages = f"{group.pages} AND {window}" if group.pages else window
-            with self._window():
-                batches = list(self._read(replace(group, pages=pages), end - start))
-            yield from batches
-            seen = sum(batch.nbytes for batch in batches)
-            limit = self._share.bytes
-            start = end
-            if 2 * seen <= limit:
-                rows = min(2 * rows, _WINDOW_GROWTH * limit // size or 1)
-            elif seen > limit:
-                rows = max(1, rows * limit // seen)
-
-    @contextmanager
-    def _window(self) -> Iterator[None]:
-        while not self._windows.acquire(timeout=_INTERRUPT_SECONDS):
-            if self._closed:
-                raise Cancelled("the scan was cancelled")
-        try:
-            yield
-        finally:
-            self._windows.release()
-
-    def _read(self, group: Group, rows: int) -> Iterator[pa.RecordBatch]:
+    def _read(self, group: Group, rows: int) -> Generator[pa.RecordBatch, None, None]:
         schema, drop = self.schema, DeletedRows(self._fs, self._request, group)
         try:
             reader = self._start(group, rows, filtered=True)
