@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -30,6 +33,7 @@ COLUMNS = {"texts": (pa.string(), TEXT), "lists": (pa.list_(pa.string()), [TEXT]
 """200 MB of rows in each, files of some 80 kB."""
 PATIENCE = 10.0
 FORTY = 40
+PROBES = 9
 STEP = 2_000
 
 
@@ -63,6 +67,14 @@ def ticket(table: str) -> bytes:
     return Ticket(ScanTicket(target=Target("lake", "public", Kind.TABLE, table)).encode()).encode()
 
 
+def answers_of_others(victim: Victim) -> list[float]:
+    """How long another caller waits, in a process of its own: this one is busy reading."""
+    command = [sys.executable, "-m", "tests.attacks.waiting", str(victim.port), str(PROBES)]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    found = subprocess.run(command, capture_output=True, text=True, check=True, env=environ)
+    return [float(line) for line in found.stdout.split()]
+
+
 @pytest.mark.parametrize("table", COLUMNS)
 def test_a_scan_takes_a_part_of_what_its_rows_take(victim: Victim, table: str) -> None:
     with Raw(victim.port, token="bob") as bob:
@@ -92,10 +104,12 @@ def test_forty_scans_at_once_stay_under_a_gigabyte(victim: Victim, table: str) -
         threads = [threading.Thread(target=read, args=(raw,)) for raw in readers]
         for thread in threads:
             thread.start()
+        waited = answers_of_others(victim)
         for thread in threads:
             thread.join()
 
     assert set(codes) <= {grpc.StatusCode.OK, grpc.StatusCode.DEADLINE_EXCEEDED}
+    assert sorted(waited)[len(waited) // 2] < 1, waited
     others_are_answered(victim)
     assert victim.peak < GIGABYTE
 

@@ -21,6 +21,7 @@ from sparkport.protocol.streams import BatchMessage, MetadataMessage, Outgoing, 
 from sparkport.wire.calls import Requests, open_call
 from sparkport.wire.gate import READER, Gate
 from sparkport.wire.status import abort_with, translate
+from sparkport.wire.turns import BULK_BYTES, Turn, Turns
 
 __all__ = ["FlightService"]
 
@@ -38,6 +39,7 @@ class FlightService(grpc.GenericRpcHandler):
         self._handlers = handlers
         self._calls = calls or Calls()
         self._gate = gate
+        self._turns = Turns()
         self._max_batch_bytes = gate.limits.max_batch_bytes
         self._max_message_bytes = gate.limits.max_message_bytes
         single, stream = self._single, self._streaming
@@ -81,12 +83,13 @@ class FlightService(grpc.GenericRpcHandler):
 
         def call(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
             record = self._calls.begin(rpc, context.peer(), context.cancel)
+            turn = Turn(self._turns)
             try:
                 with (
                     open_call(context, self._gate, record) as (ctx, entry),
                     _closing(method(ctx, Requests(messages, entry, record))) as out,
                 ):
-                    for message in out:
+                    while (message := next(out, None)) is not None:
                         size = len(message)
                         record.bytes_out += size
                         # gRPC has a copy of its own until the client has read it.
@@ -96,11 +99,16 @@ class FlightService(grpc.GenericRpcHandler):
                         yield message
                         entry.go_on()
                         entry.release()
+                        turn.end()
+                        if rpc == "DoGet" and record.bytes_out > BULK_BYTES:
+                            turn.begin()
             except GeneratorExit:  # the caller has gone
                 self._calls.end(record, Cancelled("the call was cancelled"))
                 raise
             except BaseException as exc:
                 self._fail(context, record, exc)
+            finally:
+                turn.end()
             self._calls.end(record)
 
         return grpc.stream_stream_rpc_method_handler(call)
