@@ -7,10 +7,13 @@ import atexit
 import gc
 import os
 import platform
+from collections import Counter
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import hypothesis
 import pytest
+from tests.support.tiers import TIERS, tier_of
 
 # How long an example takes says how busy the machine is.
 hypothesis.settings.register_profile("untimed", hypothesis.settings.default, deadline=None)
@@ -40,7 +43,24 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     atexit.register(os._exit, 0)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+WITHOUT_TIER: pytest.StashKey[list[str]] = pytest.StashKey()
+"""Tests that are in no tier."""
+
+_SLOWEST_FILES = 30
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--tier", choices=TIERS, help="only tests of this tier: 'fast' is make test, both are test-all")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    tiers = {item: tier_of(item) for item in items}
+    config.stash[WITHOUT_TIER] = [item.nodeid for item, tier in tiers.items() if tier is None]
+    wanted = config.getoption("--tier")
+    if wanted is not None:
+        others = [item for item in items if tiers[item] not in (wanted, None)]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if tiers[item] in (wanted, None)]
     items.sort(key=_place)
 
 
@@ -61,6 +81,20 @@ def pytest_unconfigure() -> None:
 def _place(item: pytest.Item) -> int:
     path = item.nodeid.removeprefix("tests/")
     return next((place for place, name in enumerate(_LAST, 1) if path.startswith(name)), 0)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Where the time went, file by file."""
+    taken: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                taken[report.nodeid.partition("::")[0]] += report.duration
+    if not taken:
+        return
+    terminalreporter.section(f"slowest {_SLOWEST_FILES} files, of {sum(taken.values()):.0f} s")
+    for path, seconds in taken.most_common(_SLOWEST_FILES):
+        terminalreporter.write_line(f"{seconds:7.1f} s  {path}")
 
 
 def pytest_report_header() -> str:

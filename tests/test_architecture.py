@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.tier("fast")
+
 SOURCE = Path(__file__).parent.parent / "src" / "sparkport"
 
 EVERYTHING = frozenset(

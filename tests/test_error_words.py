@@ -11,6 +11,8 @@ from collections.abc import Iterator
 import pytest
 from tests.test_architecture import MODULES, inside, parsed
 
+pytestmark = pytest.mark.tier("fast")
+
 # Where a library says what has happened in words alone, and the reason why nothing else can be asked.
 DECIDES_BY_WORDS = {
     ("catalog.disk_errors", "disk_error"): "file systems of other libraries raise OSError without a number",

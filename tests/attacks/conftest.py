@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.support.lakehouse import lakehouse
+from tests.support.tiers import on_engines
 
 from sparkport.catalog.ddl import MutableCatalog
 from sparkport.lakehouse.lakehouse import Lakehouse
@@ -18,7 +19,7 @@ def attacked_lakehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lak
         yield opened
 
 
-@pytest.fixture(params=["memory", "lakehouse"])
+@pytest.fixture(params=on_engines(["memory", "lakehouse"]))
 def catalog(request: pytest.FixtureRequest) -> MutableCatalog:
     """Named ``lake``. The lakehouse is one for all tests, so that they need tables of their own."""
     if request.param == "memory":

@@ -32,6 +32,8 @@ from sparkport.auth.model import Peer
 from sparkport.catalog import CatalogBuilder
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 OK, EXHAUSTED = grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED
 TOKENS = {Secret(name): name for name in ("alice", "bob", "carol", "root")}
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"

@@ -22,6 +22,8 @@ from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
 from sparkport.wire.status import translate
 
+pytestmark = pytest.mark.tier("fast")
+
 STACK = (
     "[CANNOT_READ_FILE] Could not read file:/srv/lake/public/t/data/x.parquet. SQLSTATE: KD001\n\n"
     "JVM stacktrace:\norg.apache.spark.SparkException\n"

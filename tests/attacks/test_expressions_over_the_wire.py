@@ -25,6 +25,8 @@ from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.names import TableName
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 PAIR = pa.struct([("a", pa.int64())])
 COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string()), ("pair", PAIR)])
 

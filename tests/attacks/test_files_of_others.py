@@ -15,6 +15,8 @@ from sparkport.lakehouse.file_modes import FileMode
 from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
 
+pytestmark = pytest.mark.tier("fast")
+
 OTHERS = 0o007
 GROUP = 0o070
 

@@ -27,6 +27,8 @@ from sparkport.protocol.targets import Kind, Target
 from sparkport.protocol.targets import Ticket as ScanTicket
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", "b", "c"]})
 NOT_JSON = ['"' * 3_000_000, '"\\' * 1_500_000 + "\\", '{"a": "' + '\\"' * 1_500_000, "nan" * 1_000_000]
 

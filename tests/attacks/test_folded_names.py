@@ -16,6 +16,8 @@ from sparkport.catalog.context import CallContext
 from sparkport.catalog.ddl import MutableCatalog
 from sparkport.protocol.targets import Kind, Target, Ticket
 
+pytestmark = pytest.mark.tier("fast")
+
 ROWS = pa.table({"n": pa.array([], pa.int64())})
 DENIED, MISSING = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.NOT_FOUND
 OWN = {"subjects": "reader", "operations": "*", "resources": ["lake.folded.groß*", "lake.groß"]}

@@ -16,6 +16,8 @@ from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 ROWS = pa.table({"n": pa.array([1], pa.int64())})
 OWN = {"subjects": "reader", "operations": "*", "resources": "mine"}
 

@@ -23,6 +23,8 @@ from sparkport.catalog.statement import ChangeableTable
 from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.protocol.targets import Kind, Target, Ticket
 
+pytestmark = pytest.mark.tier("fast")
+
 ROWS = pa.table({"n": pa.array(range(5), pa.int64())})
 SECRETS = pa.table({"n": pa.array([42], pa.int64())})
 WANTED = ROWS.to_pylist()

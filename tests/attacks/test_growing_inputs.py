@@ -31,6 +31,8 @@ from sparkport.protocol.filters import parse_filters
 from sparkport.protocol.maps import MapReader, pack, unpack
 from sparkport.protocol.targets import Kind, Target, Ticket, as_of
 
+pytestmark = pytest.mark.tier("fast")
+
 LIMIT = 3 * FACTOR
 """Between a linear function, which takes 16 times as long, and a quadratic one, which takes 256 times."""
 

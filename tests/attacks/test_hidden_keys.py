@@ -14,6 +14,8 @@ from sparkport.errors import AlreadyExists
 from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("ssn", pa.string()), ("slot", pa.int64())])
 ROWS = pa.table({"id": [1, 2], "ssn": ["secret", "secret"], "slot": [1, 2]}, schema=SCHEMA)
 PARTS = {

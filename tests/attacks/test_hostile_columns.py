@@ -18,6 +18,8 @@ from sparkport.errors import InvalidArgument
 from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 STRUCT = pa.struct([("_row_id", pa.int64()), ("row_id", pa.int64()), ("c0", pa.string()), ("changes", pa.int64())])
 NAMES = [
     *("t", "T_", "s_", "source", "target", "changes", "view", "staged", "batch", "changed", "base"),

@@ -23,6 +23,8 @@ from sparkport.catalog.isolated import ExpressionRefused, Processes, failing_con
 from sparkport.errors import Cancelled, ConstraintViolation, DeadlineExceeded, InvalidArgument, ResourceExhausted
 from sparkport.filters.isolated_worker import Evaluator, _untouchable
 
+pytestmark = pytest.mark.tier("fast")
+
 ROWS = pa.RecordBatch.from_pydict(
     {"a": pa.array([1, 2], pa.int64()), "s": ["x", "y"], "l": [[1], [2, 3]], "p": [{"q": 1}, {"q": 2}]}
 )

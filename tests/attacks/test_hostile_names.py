@@ -24,6 +24,8 @@ from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 COLUMNS = pa.schema([("id", pa.int64()), ("s", pa.struct([("a", pa.int64())]))])
 
 REFUSED = {

@@ -17,7 +17,7 @@ from sparkport.catalog.ddl import MutableCatalog
 from sparkport.client import Client, connect
 from sparkport.testing import serving
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.tier("fast"), pytest.mark.timeout(300)]
 
 NAMES = [
     *("../../x", "a`b``", "'; DROP TABLE t; --", 'q"q', "a\\'b", ".hidden", "_hidden", "a.snapshots", "metadata"),

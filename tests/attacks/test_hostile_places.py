@@ -27,6 +27,8 @@ from sparkport.lakehouse.upkeep.dropped_folders import DroppedFolders
 from sparkport.lakehouse.upkeep.maintenance_plan import MaintenanceSettings
 from sparkport.lakehouse.warehouse import Warehouse, new_folder
 
+pytestmark = pytest.mark.tier("fast")
+
 COLUMNS = pa.schema([("id", pa.int64())])
 FIELDS = [{"id": 1, "name": "id", "type": "long", "required": False}]
 DAY = 86_400.0

@@ -22,6 +22,8 @@ from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.write import key_room
 from sparkport.lakehouse.write.key_room import CommitRoom, KeyRoom
 
+pytestmark = pytest.mark.tier("fast")
+
 MEGABYTE = 1 << 20
 
 

@@ -14,6 +14,8 @@ from tests.attacks.limited import PEOPLE, Limited, limited
 from sparkport.memory import MemoryCatalog
 from sparkport.policies.own_values import own_values
 
+pytestmark = pytest.mark.tier("fast")
+
 NAMES = ["ann-of-the-first-row", "bob-hidden-in-the-second", "carl-of-the-third-row", "dora-hidden-in-the-last"]
 LAYOUTS: dict[str, Callable[[list[str]], pa.Array]] = {
     "enum": lambda texts: pa.array(texts).dictionary_encode(),

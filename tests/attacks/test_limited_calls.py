@@ -17,6 +17,8 @@ from tests.support.listing import create_table_body, pack, raw, unpack
 from sparkport.memory import MemoryCatalog
 from sparkport.protocol.actions import ACTIONS
 
+pytestmark = pytest.mark.tier("fast")
+
 COLUMN = pa.schema([pa.field("salary", pa.int64())]).serialize().to_pybytes()
 
 

@@ -24,6 +24,8 @@ from sparkport.errors import (
     SparkportError,
 )
 
+pytestmark = pytest.mark.tier("fast")
+
 
 @pytest.fixture
 def place(catalog: MutableCatalog) -> Iterator[Limited]:

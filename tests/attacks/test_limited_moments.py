@@ -23,6 +23,8 @@ from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 ADMIN = '[[rules]]\nsubjects = "admin"\noperations = "*"\nresources = "*"\n'
 
 

@@ -20,6 +20,8 @@ from sparkport.errors import InvalidArgument, PermissionDenied
 from sparkport.protocol.statistics import encode_statistics
 from sparkport.protocol.targets import Ticket
 
+pytestmark = pytest.mark.tier("fast")
+
 
 @pytest.fixture
 def place(catalog: MutableCatalog) -> Iterator[Limited]:

@@ -12,6 +12,8 @@ from tests.attacks.limited import limited
 from sparkport.errors import PermissionDenied
 from sparkport.memory import MemoryCatalog
 
+pytestmark = pytest.mark.tier("fast")
+
 ROWS = pa.table(
     {
         "id": pa.array([1, 2], pa.int64()),

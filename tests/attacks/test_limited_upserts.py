@@ -12,6 +12,8 @@ from tests.attacks.limited import PEOPLE, Limited, limited, secrets_in
 from sparkport.catalog.ddl import MutableCatalog
 from sparkport.errors import PermissionDenied, SparkportError
 
+pytestmark = pytest.mark.tier("fast")
+
 
 @pytest.fixture
 def place(catalog: MutableCatalog) -> Iterator[Limited]:

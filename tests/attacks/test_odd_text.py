@@ -19,6 +19,8 @@ from sparkport.protocol.targets import Kind, Target
 from sparkport.protocol.targets import Ticket as ScanTicket
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 TICKET = ScanTicket(target=Target("lake", "public", Kind.TABLE, "numbers"))
 

@@ -23,6 +23,8 @@ from sparkport.protocol.targets import Kind, Target
 from sparkport.testing import serving
 from sparkport.wire.limits import Limits
 
+pytestmark = pytest.mark.tier("fast")
+
 OK, EXHAUSTED = grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED
 COLUMNS = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
 MANY, FEW = 100, 10

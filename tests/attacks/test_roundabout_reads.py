@@ -19,6 +19,8 @@ from sparkport.handlers.columns import fit_all
 from sparkport.memory.catalog import MemoryCatalog
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "secret": ["a", "b"]})
 
 

@@ -16,6 +16,8 @@ from sparkport.app import Limits, Server
 from sparkport.auth import Secret, StaticTokens
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 TOKENS = {Secret("alice"): "alice", Secret("bob"): "bob"}
 ALICE = ("authorization", "Bearer alice")
 

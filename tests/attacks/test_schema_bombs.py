@@ -14,6 +14,8 @@ from sparkport.protocol.incoming import _new_layout
 from sparkport.protocol.schemas import MAX_EXPANDED_BYTES, check_expanded, read_schema
 from sparkport.protocol.targets import decode_arguments, decode_schema
 
+pytestmark = pytest.mark.tier("fast")
+
 PLAIN = pa.schema(
     [
         pa.field("id", pa.int64(), nullable=False, metadata={"comment": "the row's number"}),

@@ -14,6 +14,8 @@ from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
 from sparkport.transactions.manager import TransactionSettings
 
+pytestmark = pytest.mark.tier("fast")
+
 SETTINGS = TransactionSettings(max_deferred=5, max_deferred_per_subject=3)
 
 

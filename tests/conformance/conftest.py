@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.conformance.engines import ENGINES, Ability, EngineUnderTest
+from tests.support.tiers import FAST, THOROUGH
 
 from sparkport.errors import SparkportError
 
@@ -24,5 +25,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def _parameter(engine: EngineUnderTest, needed: set[Ability]) -> object:
     gaps = [engine.gaps[ability] for ability in Ability if ability in needed and ability in engine.gaps]
     raises = (AssertionError, SparkportError)
-    marks = [pytest.mark.xfail(strict=True, raises=raises, reason=str(gaps[0]))] if gaps else []
+    marks = [THOROUGH if engine.name in ("lakehouse", "journal") else FAST]
+    marks += [pytest.mark.xfail(strict=True, raises=raises, reason=str(gaps[0]))] if gaps else []
     return pytest.param(engine, id=engine.name, marks=marks)

@@ -9,7 +9,7 @@ from tests.conformance.rows import numbers
 
 from sparkport.catalog import ROW_ID, DeletableTable, DMLOptions, ScanRequest, UpdatableTable
 
-pytestmark = pytest.mark.needs(Ability.UPDATE_AND_DELETE)
+pytestmark = [pytest.mark.tier("fast"), pytest.mark.needs(Ability.UPDATE_AND_DELETE)]
 
 
 def row_ids(ground: Ground, *wanted: int) -> list[int]:

@@ -17,6 +17,8 @@ from tests.support.planned_filters import planned_filters
 from sparkport.catalog import ScanRequest
 from sparkport.protocol.filters import parse_filters
 
+pytestmark = pytest.mark.tier("fast")
+
 _FLOATS = ["-inf", "-1.5", "-0.0", "0.0", "1e-45", "inf", "nan"]
 _LONG = "1234567890123456789012345678"
 

@@ -41,7 +41,7 @@ from sparkport.errors import (
     Unsupported,
 )
 
-pytestmark = pytest.mark.needs(Ability.DDL)
+pytestmark = [pytest.mark.tier("fast"), pytest.mark.needs(Ability.DDL)]
 
 IDS = pa.schema([pa.field("id", pa.int64())])
 NESTED = pa.table({"id": [1, 2], "s": [{"a": 1, "b": "x"}, None]})

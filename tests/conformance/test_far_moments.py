@@ -16,7 +16,7 @@ from sparkport.filters.expressions import Column, Comparison, Literal
 from sparkport.filters.types import arrow_sql_type
 from sparkport.protocol.statistics import encode_statistics
 
-pytestmark = pytest.mark.needs(Ability.UPDATE_AND_DELETE, Ability.DDL)
+pytestmark = [pytest.mark.tier("fast"), pytest.mark.needs(Ability.UPDATE_AND_DELETE, Ability.DDL)]
 
 _INFINITE = 2**63 - 1
 MOMENTS = {

@@ -22,7 +22,7 @@ from sparkport.errors import InvalidArgument, VersionNotFound
 
 needs = pytest.mark.needs
 
-pytestmark = needs(Ability.CHANGES, Ability.VERSIONS, Ability.INSERT)
+pytestmark = [pytest.mark.tier("fast"), needs(Ability.CHANGES, Ability.VERSIONS, Ability.INSERT)]
 
 Row = dict[str, Any]
 

@@ -19,7 +19,7 @@ from sparkport.catalog.ddl import TableDefinition as Definition
 from sparkport.catalog.keys import Key, new_keys
 from sparkport.errors import DuplicateKey, InvalidArgument
 
-pytestmark = pytest.mark.needs(Ability.UPDATE_AND_DELETE, Ability.DDL)
+pytestmark = [pytest.mark.tier("fast"), pytest.mark.needs(Ability.UPDATE_AND_DELETE, Ability.DDL)]
 
 COLUMNS = pa.schema([("id", pa.int32()), ("a", pa.int64()), ("b", pa.string()), ("note", pa.string())])
 

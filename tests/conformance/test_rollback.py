@@ -20,7 +20,7 @@ from sparkport.errors import AlreadyExists, Conflict, FailedPrecondition, Invali
 
 needs = pytest.mark.needs
 
-pytestmark = needs(Ability.CHANGES, Ability.VERSIONS, Ability.INSERT)
+pytestmark = [pytest.mark.tier("fast"), needs(Ability.CHANGES, Ability.VERSIONS, Ability.INSERT)]
 
 
 def named(name: str) -> AsOf:

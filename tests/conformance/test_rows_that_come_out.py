@@ -13,7 +13,7 @@ from sparkport.catalog.keys import new_keys
 from sparkport.catalog.statement import Change, ChangeableTable, Statement, StatementRequest
 from sparkport.errors import Conflict, ConstraintViolation, DuplicateKey
 
-pytestmark = pytest.mark.needs(Ability.UPDATE_AND_DELETE, Ability.DDL)
+pytestmark = [pytest.mark.tier("fast"), pytest.mark.needs(Ability.UPDATE_AND_DELETE, Ability.DDL)]
 
 COLUMNS = pa.schema([("id", pa.int64()), ("low", pa.int64()), ("high", pa.int64())])
 

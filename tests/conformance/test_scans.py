@@ -15,6 +15,8 @@ from sparkport.catalog import ROW_ID, Expression, ScanRequest, data_schema, find
 from sparkport.filters.expressions import Unsupported as Untranslatable
 from sparkport.filters.predicates import col
 
+pytestmark = pytest.mark.tier("fast")
+
 needs = pytest.mark.needs
 
 FILTERS: dict[str, tuple[Expression, str]] = {

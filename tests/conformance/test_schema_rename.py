@@ -10,7 +10,7 @@ from sparkport.catalog import CallContext
 from sparkport.catalog.ddl import MutableCatalog, MutableSchema, TableDefinition
 from sparkport.errors import AlreadyExists, FailedPrecondition, SchemaNotFound
 
-pytestmark = pytest.mark.needs(Ability.DDL)
+pytestmark = [pytest.mark.tier("fast"), pytest.mark.needs(Ability.DDL)]
 
 IDS = pa.schema([pa.field("id", pa.int64())])
 

@@ -14,7 +14,7 @@ from tests.conformance.rows import NUMBERS, TYPES
 from sparkport.catalog import ColumnStatistics, StatisticsTable
 from sparkport.protocol.statistics import encode_statistics
 
-pytestmark = pytest.mark.needs(Ability.STATISTICS)
+pytestmark = [pytest.mark.tier("fast"), pytest.mark.needs(Ability.STATISTICS)]
 
 
 def statistics(ground: Ground, column: str) -> ColumnStatistics:

@@ -29,7 +29,7 @@ from sparkport.handlers.directory import Directory
 from sparkport.handlers.upserts import Upserts
 from sparkport.upserts.model import Counts, KeyedChange, KeyedRequest
 
-pytestmark = pytest.mark.needs(Ability.UPDATE_AND_DELETE, Ability.DDL)
+pytestmark = [pytest.mark.tier("fast"), pytest.mark.needs(Ability.UPDATE_AND_DELETE, Ability.DDL)]
 
 COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string()), ("age", pa.int32())])
 UPSERT, INSERT_MISSING, DELETE_MATCHING = KeyedChange

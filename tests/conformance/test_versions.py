@@ -14,7 +14,7 @@ from sparkport.errors import InvalidArgument, VersionNotFound
 
 needs = pytest.mark.needs
 
-pytestmark = needs(Ability.VERSIONS, Ability.INSERT)
+pytestmark = [pytest.mark.tier("fast"), needs(Ability.VERSIONS, Ability.INSERT)]
 
 
 def version(number: int | str) -> AsOf:

@@ -8,6 +8,8 @@ from tests.consistency.history import Append, Operation, Outcome, Read, Transact
 
 from sparkport.catalog.transaction import Isolation
 
+pytestmark = pytest.mark.tier("fast")
+
 X, Y, Z = ("a", 1), ("b", 1), ("b", 2)
 
 

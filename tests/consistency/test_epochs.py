@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.consistency.checker import Kind
 from tests.consistency.epochs import check_rewritten_lists
 from tests.consistency.history import Append, Operation, Outcome, Read, Rewrite, Transaction
+
+pytestmark = pytest.mark.tier("fast")
 
 T, X, Y = "t", ("t", 0), ("t", 1)
 BOTH_EMPTY = frozenset({(0, ()), (1, ())})

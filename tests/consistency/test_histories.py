@@ -13,6 +13,7 @@ from tests.consistency.checker import Anomaly, Kind, check_bank, check_lists, ch
 from tests.consistency.engines import ENGINES, EngineUnderTest, can_defer, memory_engine
 from tests.consistency.history import Outcome, Transaction
 from tests.consistency.workloads import Load, append_to_lists, skew_writes, transfer_money
+from tests.support.tiers import on_engines
 
 from sparkport.catalog.transaction import Isolation
 from sparkport.memory import MemoryCatalog
@@ -20,7 +21,7 @@ from sparkport.memory.overlay import Overlay
 from sparkport.memory.store import Store, TableData, View
 
 # A Spark job for each of some dozen transactions: on a busy machine that takes its time.
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.tier("fast"), pytest.mark.timeout(600)]
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ _SCALE = int(os.environ.get("SPARKPORT_CONSISTENCY_SCALE", "1"))
 _OPENING = 100
 
 
-@pytest.fixture(scope="module", params=sorted(ENGINES))
+@pytest.fixture(scope="module", params=on_engines(sorted(ENGINES)))
 def engine(request: pytest.FixtureRequest) -> Iterator[EngineUnderTest]:
     with ENGINES[request.param]() as engine:
         yield engine
@@ -103,7 +104,7 @@ def test_transfers_between_two_tables_keep_the_total(deferring: EngineUnderTest)
     check_transfers_of(deferring, load_for(deferring, Isolation.SNAPSHOT))
 
 
-@pytest.mark.parametrize("engine", ["memory"], indirect=True)
+@pytest.mark.parametrize("engine", on_engines(["memory"]), indirect=True)
 def test_transfers_under_serializable_keep_the_total(engine: EngineUnderTest) -> None:
     check_transfers_of(engine, load_for(engine, Isolation.SERIALIZABLE))
 

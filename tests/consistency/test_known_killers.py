@@ -14,16 +14,19 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pytest
 from tests.consistency.engines import ENGINES, PATIENCE_SECONDS, EngineUnderTest, can_defer
+from tests.support.tiers import on_engines
 
 from sparkport.client import Client, Transaction
 from sparkport.errors import Conflict
+
+pytestmark = pytest.mark.tier("fast")
 
 _TEN = dict.fromkeys(range(10), 0)
 
 on_the_lakehouse = pytest.mark.parametrize("engine", ["lakehouse", "journal"], indirect=True)
 
 
-@pytest.fixture(scope="module", params=sorted(ENGINES))
+@pytest.fixture(scope="module", params=on_engines(sorted(ENGINES)))
 def engine(request: pytest.FixtureRequest) -> Iterator[EngineUnderTest]:
     with ENGINES[request.param]() as engine:
         yield engine

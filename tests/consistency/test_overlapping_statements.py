@@ -8,11 +8,14 @@ import pyarrow as pa
 import pytest
 from tests.consistency.client import rows_of
 from tests.consistency.engines import ENGINES, EngineUnderTest
+from tests.support.tiers import on_engines
 
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.scan import AsOf, AsOfUnit, ScanRequest, as_scan
 from sparkport.catalog.statement import Change, ChangeableTable, MissingRows, Statement, StatementRequest
 from sparkport.errors import Conflict, RowNotFound, TransactionNotActive, VersionNotFound
+
+pytestmark = pytest.mark.tier("fast")
 
 COLUMNS = pa.schema([("value", pa.int64()), ("other", pa.int64())])
 
@@ -82,7 +85,7 @@ class Setting:
         return {row["rowid"]: row[column] for row in rows}
 
 
-@pytest.fixture(scope="module", params=sorted(ENGINES))
+@pytest.fixture(scope="module", params=on_engines(sorted(ENGINES)))
 def engine(request: pytest.FixtureRequest) -> Iterator[EngineUnderTest]:
     with ENGINES[request.param]() as engine:
         yield engine

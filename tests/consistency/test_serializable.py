@@ -10,13 +10,16 @@ import pyarrow as pa
 import pytest
 from tests.consistency.client import CallFailed, ContractClient, rows_of
 from tests.consistency.engines import ENGINES, EngineUnderTest, can_defer
+from tests.support.tiers import on_engines
 
 from sparkport.errors import Code
+
+pytestmark = pytest.mark.tier("fast")
 
 _TWO = pa.table({"key": pa.array([0, 1], pa.int64()), "value": pa.array([0, 0], pa.int64())})
 
 
-@pytest.fixture(scope="module", params=sorted(ENGINES))
+@pytest.fixture(scope="module", params=on_engines(sorted(ENGINES)))
 def engine(request: pytest.FixtureRequest) -> Iterator[EngineUnderTest]:
     with ENGINES[request.param]() as engine:
         yield engine

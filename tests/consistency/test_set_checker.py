@@ -7,6 +7,8 @@ from tests.consistency.checker import Anomaly, Kind
 from tests.consistency.history import Delete, Insert, Operation, Outcome, Read, Rewrite, Transaction
 from tests.consistency.set_checker import check_sets
 
+pytestmark = pytest.mark.tier("fast")
+
 A, B = "a", "b"
 
 

@@ -21,6 +21,9 @@ from hypothesis.stateful import (
 from tests.consistency.drivers import Driver, EngineDriver, WireDriver
 from tests.consistency.engines import ENGINES
 from tests.consistency.model import Model, ModelTransaction, Refused, Rows
+from tests.support.tiers import on_engines
+
+pytestmark = pytest.mark.tier("fast")
 
 T = TypeVar("T")
 
@@ -215,7 +218,7 @@ def test_the_memory_engine_equals_the_model() -> None:
     check(EngineDriver, examples=150, steps=50, looks_after_every_step=True)
 
 
-@pytest.mark.parametrize("name", sorted(ENGINES))
+@pytest.mark.parametrize("name", on_engines(sorted(ENGINES)))
 def test_a_server_equals_the_model(name: str) -> None:
     with ENGINES[name]() as engine:
         size, versions = engine.size, not engine.is_journalled

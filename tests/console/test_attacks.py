@@ -16,6 +16,8 @@ from sparkport.auth import Operation, Rule, RuleAuthorizer
 from sparkport.client import connect
 from sparkport.errors import FailedPrecondition, InvalidArgument
 
+pytestmark = pytest.mark.tier("fast")
+
 MAINTAIN = {"catalog": "lake", "schema": "public", "name": "users"}
 
 

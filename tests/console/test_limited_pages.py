@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 from tests.console.rig import TOKENS, Past, serving_console
 
 from sparkport.auth import RuleAuthorizer
+
+pytestmark = pytest.mark.tier("fast")
 
 RULES = RuleAuthorizer.from_table(
     {

@@ -14,6 +14,8 @@ from sparkport.auth.model import Authenticator, Peer
 from sparkport.console.sessions import SESSION_SECONDS, Sessions
 from sparkport.errors import Unauthenticated, Unavailable
 
+pytestmark = pytest.mark.tier("fast")
+
 
 @pytest.fixture(scope="module")
 def rig() -> Iterator[Rig]:

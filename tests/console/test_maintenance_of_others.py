@@ -6,9 +6,12 @@ import threading
 import time
 from collections.abc import Callable
 
+import pytest
 from tests.console.rig import ROWS, TOKENS, Past, serving_console
 
 from sparkport.auth import RuleAuthorizer
+
+pytestmark = pytest.mark.tier("fast")
 
 PART = RuleAuthorizer.from_table(
     {

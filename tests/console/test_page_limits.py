@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
 import pyarrow as pa
+import pytest
 from tests.console.rig import ROWS, RULES, TOKENS, Answer, Past, Visitor, serving_console
 from tests.unit.test_tls import Authority, Files
 
@@ -20,6 +21,8 @@ from sparkport.catalog.context import CallContext
 from sparkport.catalog.scan import Scan, ScanRequest
 from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
+
+pytestmark = pytest.mark.tier("fast")
 
 PLACE = "/table?catalog=lake&schema=public&name={}&show=rows"
 

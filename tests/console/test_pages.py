@@ -20,6 +20,8 @@ from sparkport.errors import FailedPrecondition, Unavailable
 from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 USERS = "/table?catalog=lake&schema=public&name=users"
 PAGES = ("/", "/tables", USERS, f"{USERS}&show=rows", f"{USERS}&show=history", "/maintenance", "/journal", "/slow")
 

@@ -19,6 +19,8 @@ from sparkport.console.formats import age, bytes_text, duration, short_count
 from sparkport.console.shown_settings import shown_settings
 from sparkport.console.tables import columns_of
 
+pytestmark = pytest.mark.tier("fast")
+
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
 
 

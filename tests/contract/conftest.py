@@ -14,6 +14,7 @@ from tests.contract.clients import JsonClient
 from tests.support.duckdb_client import Attached, DuckDBClient
 from tests.support.flight_rpc import Connection
 from tests.support.lakehouse import Contents, lakehouse
+from tests.support.tiers import FAST, THOROUGH
 
 from sparkport.app import Server
 from sparkport.catalog.context import CallContext
@@ -67,10 +68,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         marks = {mark.name: mark for mark in metafunc.definition.iter_markers()}
         gap = marks.get("lakehouse_gap")
         journal_gap = marks.get("journal_gap", gap)
-        lakehouses = [pytest.param("lakehouse", marks=_xfail(gap)), pytest.param("journal", marks=_xfail(journal_gap))]
+        lakehouses = [
+            pytest.param("lakehouse", marks=[THOROUGH, *_xfail(gap)]),
+            pytest.param("journal", marks=[THOROUGH, *_xfail(journal_gap)]),
+        ]
         if "memory_only" in marks:
             lakehouses = []
-        engines = ["memory", *lakehouses]
+        engines = [pytest.param("memory", marks=FAST), *lakehouses]
         metafunc.parametrize("lake", engines, indirect=True)
 
 

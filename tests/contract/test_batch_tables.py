@@ -23,6 +23,8 @@ from tests.contract.own_tables import (
 from sparkport.catalog.row_ids import find_row_id_column
 from sparkport.catalog.table import DMLOptions
 
+pytestmark = pytest.mark.tier("fast")
+
 ALL = (Inserts, Updates, UpdatesBatches, Deletes, DeletesBatches)
 SUBSETS = list(chain.from_iterable(combinations(ALL, size) for size in range(len(ALL) + 1)))
 NAMES = {Inserts: "I", Updates: "U", UpdatesBatches: "UB", Deletes: "D", DeletesBatches: "DB"}

@@ -12,6 +12,8 @@ from tests.contract.conftest import EVENTS, Lake, events
 from tests.support.flight_rpc import AirportError, batch_messages, encode, schema_message
 from tests.support.lockstep import MessageExchange
 
+pytestmark = pytest.mark.tier("fast")
+
 TABLE = "analytics.events"
 
 

@@ -14,6 +14,8 @@ from tests.support.flight_rpc import AirportError
 from sparkport.errors import InvalidArgument
 from sparkport.memory import MemoryCatalog
 
+pytestmark = pytest.mark.tier("fast")
+
 WIDENINGS = [
     (pa.int32(), pa.int64(), [1, None], [1, None]),
     (pa.uint32(), pa.int64(), [1, 2**32 - 1], [1, 2**32 - 1]),

@@ -24,6 +24,8 @@ from sparkport.handlers.directory import Directory
 from sparkport.memory import MemoryCatalog
 from sparkport.protocol.maps import MapReader, pack
 
+pytestmark = pytest.mark.tier("fast")
+
 KEYED = pa.schema(
     [
         ("id", pa.int64()),

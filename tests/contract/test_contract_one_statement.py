@@ -29,6 +29,8 @@ from sparkport.lakehouse.tables.statement import LakeStatement
 from sparkport.memory.statement import MemoryStatement
 from sparkport.transactions.manager import Transactions
 
+pytestmark = pytest.mark.tier("fast")
+
 WAIT = 20.0
 TABLE = "analytics.events"
 LOOSE = pa.schema([column.with_nullable(True) for column in EVENTS])

@@ -18,6 +18,8 @@ from sparkport.catalog.scan import ScanRequest
 from sparkport.catalog.table import DMLOptions, DMLResult
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 HEADERS = ["x-statement-id", "airport-trace-id"]
 TABLE = "analytics.events"
 CHANGES = pa.table({"name": ["x"], "rowid": pa.array([1], pa.int64())})

@@ -17,6 +17,8 @@ from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
 from sparkport.transactions.manager import TransactionSettings
 
+pytestmark = pytest.mark.tier("fast")
+
 HEADERS = ["x-transaction-id", "airport-transaction-id"]
 EVENTS = "analytics.events"
 ONE_ROW = "table 'events': 1 row changed by another transaction; run this one again"

@@ -13,6 +13,8 @@ from sparkport.catalog.builder import CatalogBuilder
 from sparkport.errors import InvalidArgument
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 EVENTS = "analytics.events"
 
 

@@ -29,6 +29,8 @@ from sparkport.catalog.transaction import TransactionManager, TransactionState
 from sparkport.errors import InvalidArgument
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 ABILITIES = (InsertableTable, UpdatableTable, DeletableTable, UpdatableBatchTable, DeletableBatchTable)
 
 

@@ -15,6 +15,8 @@ from tests.support.flight_rpc import Connection
 from sparkport.catalog.builder import CatalogBuilder
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 TARGET = {"schema_name": "analytics", "table_name": "events"}
 
 

@@ -16,6 +16,8 @@ from tests.support.lockstep import MessageExchange
 from sparkport.catalog.builder import CatalogBuilder
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 OPERATIONS = "insert, update, upsert, insert_missing or delete_matching"
 
 

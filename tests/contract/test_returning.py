@@ -22,6 +22,8 @@ from tests.support.flight_rpc import AirportError
 
 from sparkport.catalog.table import DMLOptions
 
+pytestmark = pytest.mark.tier("fast")
+
 ROWS = pa.table({"id": pa.array([10, 11], pa.int64()), "name": ["a", "b"]})
 CHANGES = pa.table({"name": ["x", "y"], "rowid": pa.array([3, 1], pa.int64())})
 IDS = pa.table({"rowid": pa.array([3, 1], pa.int64())})

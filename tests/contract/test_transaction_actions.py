@@ -22,6 +22,8 @@ from tests.support.flight_rpc import AirportError
 from sparkport.catalog.transaction import TransactionState
 from sparkport.errors import PermissionDenied
 
+pytestmark = pytest.mark.tier("fast")
+
 ROWS = pa.table({"id": pa.array([10, 11], pa.int64()), "name": ["a", "b"]})
 ALL = (Inserts, Updates, Deletes)
 

@@ -13,6 +13,8 @@ from tests.support.flight_rpc import Connection
 from sparkport.catalog.builder import CatalogBuilder
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 
 def test_rows_are_matched_by_position(lake: Lake) -> None:
     answer = lake.json.update("analytics.events", [3, 1], events(33, 11))

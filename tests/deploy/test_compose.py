@@ -14,6 +14,8 @@ from tests.deploy.smoke import smoke
 
 from sparkport.config import SETTINGS
 
+pytestmark = pytest.mark.tier("fast")
+
 VARIABLES = {setting.env for setting in SETTINGS if setting.env} | {"SPARKPORT_CACHE", "SPARKPORT_CONFIG"}
 NAMES = {setting.name for setting in SETTINGS}
 

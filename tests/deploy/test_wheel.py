@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from tests.support.ports import free_port
 
+pytestmark = pytest.mark.tier("fast")
+
 ROOT = Path(__file__).parents[2]
 TRIED = """
 import sys, pyarrow as pa

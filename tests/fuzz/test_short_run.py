@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tests.fuzz.__main__ import Run, fuzz
+
+pytestmark = pytest.mark.tier("fast")
 
 
 def test_mutated_calls_are_a_clients_mistake_and_leave_a_server_that_answers() -> None:

@@ -24,6 +24,8 @@ from sparkport.client import connect
 from sparkport.errors import Cancelled, Unauthenticated, Unavailable
 from sparkport.memory import MemoryCatalog
 
+pytestmark = pytest.mark.tier("fast")
+
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(sparkport.__file__).parents[1]
 COMMAND = [sys.executable, "-m", "sparkport.cli"]

@@ -10,10 +10,13 @@ import urllib.request
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from tests.integration.test_cli import COMMAND, environment, failure, run
 from tests.support.ports import free_port
 
 from sparkport.client import connect
+
+pytestmark = pytest.mark.tier("fast")
 
 ROWS = pa.table({"n": [1, 2, 3]})
 

@@ -14,6 +14,8 @@ from sparkport.cli.main import main
 from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 RULES = """
 [[rules]]
 roles = "clerk"

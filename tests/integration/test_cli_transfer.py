@@ -21,6 +21,8 @@ from sparkport.client import Client, connect
 from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 ROWS = pa.table(
     {
         "id": pa.array([1, 2, 3], pa.int64()),

@@ -23,6 +23,8 @@ from sparkport.handlers.service import CustomAction
 from sparkport.protocol.maps import pack
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 USERS = pa.table({"id": [1, 2, 3], "name": ["ann", "bob", "cid"]})
 ITEMS = pa.Table.from_arrays(
     [pa.array([10, 20]), pa.array(["x", "y"])],

@@ -47,6 +47,8 @@ from sparkport.wire.limits import Limits
 from sparkport.wire.service import FlightService
 from sparkport.wire.tls import TlsSettings
 
+pytestmark = pytest.mark.tier("fast")
+
 TOKEN = "s3cret-token"
 USERS = pa.table({"id": [1, 2, 3]})
 

@@ -26,6 +26,8 @@ from sparkport.errors import (
 from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 COLUMNS = pa.schema(
     [
         pa.field("id", pa.int64(), nullable=False),

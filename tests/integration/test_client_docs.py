@@ -16,6 +16,8 @@ from sparkport.client.errors import ERRORS
 from sparkport.errors import Code
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 PAGE = (Path(__file__).parents[2] / "docs" / "client.md").read_text(encoding="utf-8")
 
 

@@ -19,6 +19,8 @@ from sparkport.errors import Cancelled, Conflict, InvalidArgument, NotFound
 from sparkport.testing import serving
 from sparkport.wire.limits import Limits
 
+pytestmark = pytest.mark.tier("fast")
+
 WAIT = 20
 NUMBERS = pa.schema([("n", pa.int32())])
 ROWS = pa.table({"a": [1, 2, 3, 4], "b": ["w", "x", "y", "z"]})

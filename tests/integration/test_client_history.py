@@ -21,6 +21,8 @@ from sparkport.errors import FailedPrecondition, InvalidArgument, NotFound, Unsu
 from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 

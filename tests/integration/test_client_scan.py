@@ -24,6 +24,8 @@ from sparkport.filters.expressions import BOOLEAN, And, Cast, Column, Comparison
 from sparkport.filters.predicates import Predicate, lit
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 WAIT = 20
 USERS = pa.table(
     {

@@ -29,6 +29,8 @@ from sparkport.errors import (
 from sparkport.memory import MemoryCatalog, MemoryTable
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 USERS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
 ANN, BOB = {"id": 1, "name": "ann"}, {"id": 2, "name": "bob"}
 TWO = pa.Table.from_pylist([ANN, BOB], USERS)

@@ -20,6 +20,8 @@ from sparkport.errors import AlreadyExists, FailedPrecondition, InvalidArgument,
 from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 USERS = pa.schema(
     [
         pa.field("id", pa.int64(), nullable=False),

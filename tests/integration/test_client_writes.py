@@ -31,6 +31,8 @@ from sparkport.errors import (
 from sparkport.memory import MemoryCatalog, MemoryTable
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 USERS = pa.schema(
     [
         pa.field("id", pa.int64(), nullable=False),

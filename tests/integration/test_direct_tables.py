@@ -21,6 +21,8 @@ from sparkport.errors import InvalidArgument
 from sparkport.protocol.call_locations import call_location
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 ROWS = pa.table({"id": pa.array(range(3_000), pa.int64()), "name": [f"n{number}" for number in range(3_000)]})
 
 

@@ -22,6 +22,8 @@ from sparkport.catalog import CatalogBuilder, Parameter, Stability, StaticCatalo
 from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 USERS = pa.table({"id": [1, 2, 3], "name": ["ann", "bob", None]})
 
 

@@ -15,6 +15,8 @@ from sparkport.client import Client, connect
 from sparkport.errors import InvalidArgument, NotFound
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 
 def client_of(catalog: Catalog) -> Iterator[Client]:
     with serving(catalog) as server, connect(server.location) as client:

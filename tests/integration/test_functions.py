@@ -22,6 +22,8 @@ from sparkport.errors import InvalidArgument
 from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 NUMBER, TEXT = pa.int64(), pa.string()
 WORDS = pa.schema([pa.field("word", TEXT)])
 SMALL_MESSAGES = Limits(max_concurrent_calls=8, max_batch_bytes=20_000)

@@ -17,6 +17,8 @@ from tests.support.listing import Entry
 from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 ROWS = load("rows")
 QUESTIONS = {
     "reset",

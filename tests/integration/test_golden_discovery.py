@@ -23,6 +23,8 @@ from tests.support.listing import Entry, decompressed, raw
 from sparkport.catalog import CallContext, Catalog, CatalogBuilder
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 ROWS = load("rows")
 FUNCTIONS = load("functions")
 

@@ -20,6 +20,8 @@ from tests.support.golden import Answer, Recorded, load, replay
 from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 ROWS = load("rows")
 
 

@@ -14,6 +14,8 @@ from sparkport.errors import InvalidArgument, NotFound, PermissionDenied
 from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 USERS = pa.table({"id": [1, 2], "ssn": ["111", "222"]})
 
 CALLS = {"subjects": ["reader", "nobody"], "operations": ["list", "call", "read"], "resources": "lake.history"}

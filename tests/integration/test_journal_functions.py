@@ -18,6 +18,8 @@ from sparkport.errors import InvalidArgument, NotFound, PermissionDenied, Unavai
 from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 ROWS = pa.table({"n": pa.array([1], pa.int64())})
 OLDEST = datetime(2026, 1, 2, 3, 4, 5, 678, UTC)
 

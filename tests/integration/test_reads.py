@@ -31,6 +31,8 @@ from sparkport.errors import ConstraintViolation
 from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 NUMBERS = pa.table(
     {
         "id": pa.array(range(10_000), pa.int64()),

@@ -23,6 +23,8 @@ from sparkport.catalog.ddl import (
     SetNotNull,
 )
 
+pytestmark = pytest.mark.tier("thorough")
+
 _INNER = pa.struct([("a", pa.int32()), ("b", pa.string())])
 
 PEOPLE = pa.table(

@@ -22,7 +22,7 @@ from sparkport.lakehouse.journal.settings import JournalSettings
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.upkeep.maintenance_plan import MaintenanceSettings
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]
 
 EAGER = MaintenanceSettings(retention_seconds=0, grace_seconds=0, metadata_seconds=0, small_files=2)
 

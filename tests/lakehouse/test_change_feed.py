@@ -15,6 +15,8 @@ from sparkport.catalog.versions import TableTag
 from sparkport.errors import AlreadyExists, FailedPrecondition, InvalidArgument, VersionNotFound
 from sparkport.lakehouse.scan import changes as changes_module
 
+pytestmark = pytest.mark.tier("thorough")
+
 _numbers = count()
 
 Change = tuple[str, int, int, str]

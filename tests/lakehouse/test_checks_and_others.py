@@ -15,7 +15,7 @@ from tests.support.lakehouse import Lake, lakehouse
 from sparkport.errors import Conflict, ConstraintViolation
 from sparkport.lakehouse.journal.settings import JournalSettings
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]
 
 PAIRS = pa.table({"id": [1, 2, 3], "low": [1, 1, 1], "high": [10, 10, 10]})
 JOURNAL = JournalSettings(new_tables=True, seconds=3_600.0, rows=3)

@@ -17,7 +17,7 @@ from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.spark.server import SparkServer, SparkState
 from sparkport.testing import serving
 
-pytestmark = pytest.mark.timeout(300)  # the first start of all downloads jars
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]  # the first start of all downloads jars
 
 ITEMS = pa.table({"id": pa.array(range(1000), pa.int64()), "name": [f"n{number}" for number in range(1000)]})
 

@@ -16,7 +16,7 @@ from sparkport.catalog.ddl import AddColumn, AddField
 from sparkport.filters.predicates import col
 from sparkport.lakehouse.journal.settings import JournalSettings
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]
 
 _numbers = count()
 PART = pa.struct([("a", pa.int32())])

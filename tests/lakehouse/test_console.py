@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pyarrow as pa
+import pytest
 from tests.console.rig import Visitor
 from tests.support.lakehouse import lakehouse
 
@@ -17,6 +18,8 @@ from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.spark.server import SparkServer
 from sparkport.testing import serving
+
+pytestmark = pytest.mark.tier("thorough")
 
 USERS = "/table?catalog=lake&schema=public&name=users"
 COLUMNS = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])

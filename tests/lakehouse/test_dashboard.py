@@ -26,6 +26,8 @@ from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.names import TableName
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("thorough")
+
 DASHBOARD: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "deploy" / "grafana" / "dashboard.json").read_text(encoding="utf-8")
 )

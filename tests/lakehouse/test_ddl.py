@@ -36,6 +36,8 @@ from sparkport.errors import (
 from sparkport.lakehouse.names import TableName
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("thorough")
+
 ROWS = pa.table({"id": pa.array([1, 2, None], pa.int32()), "big": pa.array([2**64 - 1, 0, None], pa.uint64())})
 
 

@@ -28,6 +28,8 @@ from sparkport.filters.predicates import Predicate, col
 from sparkport.lakehouse.columns.defaults import INITIAL, WRITE
 from sparkport.lakehouse.names import TableName
 
+pytestmark = pytest.mark.tier("thorough")
+
 PAIR = pa.struct([("a", pa.int32())])
 ROWS = pa.table(
     {"id": pa.array([1, 2, 3], pa.int64()), "pair": pa.array([{"a": 1}, None, {"a": None}], PAIR)},

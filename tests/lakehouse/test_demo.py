@@ -18,6 +18,8 @@ from sparkport.lakehouse.backup.held import hold
 from sparkport.lakehouse.verify.check import check
 from sparkport.memory import MemoryCatalog
 
+pytestmark = pytest.mark.tier("thorough")
+
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:

@@ -16,6 +16,8 @@ from tests.support.lakehouse import Lake
 from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("thorough")
+
 _numbers = count()
 
 TEN = pa.table({"id": pa.array(range(10), pa.int64()), "name": [f"n{number}" for number in range(10)]})

@@ -30,6 +30,8 @@ from sparkport.lakehouse.spark.server import SparkServer
 from sparkport.lakehouse.upkeep.dropped_folders import DroppedFolders
 from sparkport.lakehouse.upkeep.maintenance_plan import MaintenanceSettings
 
+pytestmark = pytest.mark.tier("thorough")
+
 pytest_plugins = ["tests.support.services"]
 
 FIELDS: list[dict[str, Any]] = [{"id": 1, "name": "x", "type": "long", "required": False}]

@@ -13,6 +13,8 @@ from tests.support.lakehouse import Lake, lakehouse
 from sparkport.errors import SparkportError
 from sparkport.lakehouse.journal.settings import JournalSettings
 
+pytestmark = pytest.mark.tier("thorough")
+
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:

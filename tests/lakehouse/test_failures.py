@@ -30,7 +30,7 @@ from sparkport.lakehouse.spark.staging import Noted, Staging
 from sparkport.testing import serving
 
 pytest_plugins = ["tests.support.services"]
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 

@@ -21,7 +21,7 @@ from sparkport.errors import InternalError, Unavailable
 from sparkport.lakehouse import faults
 from sparkport.lakehouse.faults import POINTS, Fault, fault
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

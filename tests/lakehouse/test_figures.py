@@ -20,6 +20,8 @@ from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("thorough")
+
 ROWS = pa.table({"n": [1, 2, 3]})
 
 

@@ -26,6 +26,8 @@ from sparkport.errors import Conflict, FailedPrecondition, SparkportError, Unsup
 from sparkport.lakehouse.faults import on_fault
 from sparkport.lakehouse.names import TableName
 
+pytestmark = pytest.mark.tier("thorough")
+
 _numbers = count()
 
 TEN = pa.table({"id": pa.array(range(10), pa.int64()), "v": pa.array([0] * 10, pa.int64())})

@@ -20,6 +20,8 @@ from sparkport.lakehouse.faults import on_fault
 from sparkport.lakehouse.iceberg.edits import new_table
 from sparkport.lakehouse.names import TableName
 
+pytestmark = pytest.mark.tier("thorough")
+
 pytest_plugins = ["tests.support.services"]
 
 A: TableName = TableName("public", "a")

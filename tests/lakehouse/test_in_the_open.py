@@ -17,7 +17,7 @@ from sparkport.catalog.statement import Change, MissingRows, StatementRequest
 from sparkport.catalog.transaction import Isolation, TransactionState
 from sparkport.errors import Conflict, NotFound, Unavailable
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]
 
 _numbers = count()
 

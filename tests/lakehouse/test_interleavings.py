@@ -28,7 +28,7 @@ from sparkport.lakehouse.iceberg.metadata import TableMetadata
 from sparkport.lakehouse.iceberg.metadata_files import write_metadata
 from sparkport.lakehouse.names import TableName
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]
 
 _SCALE = int(os.environ.get("SPARKPORT_CONSISTENCY_SCALE", "1"))
 _numbers = count()

@@ -11,6 +11,8 @@ from tests.support.lakehouse import lakehouse
 from sparkport.errors import Unavailable
 from sparkport.lakehouse.spark.server import Work, translated
 
+pytestmark = pytest.mark.tier("thorough")
+
 
 def test_a_job_that_is_ended_fails_with_the_reason_and_spark_goes_on(tmp_path: Path) -> None:
     with lakehouse(tmp_path) as opened:

@@ -16,6 +16,8 @@ from sparkport.filters.predicates import col
 from sparkport.lakehouse.journal.net import FIRST_ID
 from sparkport.lakehouse.journal.settings import JournalSettings
 
+pytestmark = pytest.mark.tier("thorough")
+
 _numbers = count()
 
 

@@ -27,7 +27,7 @@ from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.tables.table import LakeTable
 
 pytest_plugins = ["tests.support.services"]
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]
 
 _numbers = count()
 SETTINGS = JournalSettings(new_tables=True, seconds=3_600.0)

@@ -15,7 +15,7 @@ from sparkport.catalog.statement import Change
 from sparkport.errors import SparkportError
 from sparkport.lakehouse.faults import Fault
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]
 
 FLUSH_POINTS = (
     "commit.decided",

@@ -30,7 +30,7 @@ from sparkport.lakehouse.journal.net import FIRST_ID, RowChange, entry_body
 from sparkport.lakehouse.journal.settings import JournalSettings
 from sparkport.lakehouse.names import TableName
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]
 
 SETTINGS = JournalSettings(new_tables=True, seconds=3_600.0)
 CHANGED = {0: "changed", 2: "n2"}

@@ -30,7 +30,7 @@ from sparkport.lakehouse.upkeep.maintenance_plan import MaintenanceSettings
 from sparkport.lakehouse.write.commit_request import CommitRequest, Committed
 from sparkport.lakehouse.write.journal_flush import JournalFlush
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]
 
 SETTINGS = JournalSettings(new_tables=True, seconds=3_600.0)
 _numbers = count()

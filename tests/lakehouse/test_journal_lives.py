@@ -8,7 +8,7 @@ import pytest
 from tests.faults.journal_life import life
 from tests.support.spark import shared_spark
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -18,7 +18,7 @@ from sparkport.errors import Conflict
 from sparkport.lakehouse.journal.settings import JournalSettings
 from sparkport.lakehouse.names import TableName
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]
 
 _numbers = count()
 _ROWS = 50

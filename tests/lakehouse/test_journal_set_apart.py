@@ -21,7 +21,7 @@ from sparkport.lakehouse.journal.settings import JournalSettings
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.tables import journal_flusher
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(600)]
 
 _numbers = count()
 SETTINGS = JournalSettings(new_tables=True, seconds=3_600.0)

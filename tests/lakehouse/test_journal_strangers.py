@@ -25,7 +25,7 @@ from sparkport.lakehouse.catalogs.sql_pointers import SqlPointers
 from sparkport.lakehouse.journal.net import FIRST_ID
 from sparkport.lakehouse.journal.settings import JournalSettings
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]
 
 _numbers = count()
 SETTINGS = JournalSettings(new_tables=True, seconds=3_600.0)

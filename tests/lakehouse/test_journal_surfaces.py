@@ -21,6 +21,8 @@ from sparkport.lakehouse.journal.settings import JournalSettings
 from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
 
+pytestmark = pytest.mark.tier("thorough")
+
 pytest_plugins = ["tests.support.services"]
 
 COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string())])

@@ -26,7 +26,7 @@ from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.upkeep.maintenance_plan import MaintenanceSettings
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]
 
 COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string())])
 JOURNAL = JournalSettings(new_tables=True, seconds=3_600.0, rows=100)

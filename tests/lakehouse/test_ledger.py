@@ -23,6 +23,8 @@ from sparkport.lakehouse.catalogs.sql_pointers import SqlPointers
 from sparkport.lakehouse.faults import on_fault
 from sparkport.lakehouse.names import TableName
 
+pytestmark = pytest.mark.tier("thorough")
+
 pytest_plugins = ["tests.support.services"]
 
 ACTIVE, COMMITTED, ABORTED = TransactionState.ACTIVE, TransactionState.COMMITTED, TransactionState.ABORTED

@@ -27,7 +27,7 @@ from sparkport.errors import Conflict, FailedPrecondition, Unavailable
 from sparkport.lakehouse.faults import POINTS, on_fault
 from sparkport.testing import serving
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]
 
 COMMITTED, ABORTED = TransactionState.COMMITTED, TransactionState.ABORTED
 

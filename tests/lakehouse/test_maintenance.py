@@ -31,7 +31,10 @@ from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.upkeep.maintenance_thread import MaintenanceThread
 from sparkport.lakehouse.upkeep.upgrade import upgrade_table
 
-pytestmark = pytest.mark.timeout(300)  # the first compaction of a Spark takes long on a busy machine
+pytestmark = [
+    pytest.mark.tier("thorough"),
+    pytest.mark.timeout(300),
+]  # the first compaction of a Spark takes long on a busy machine
 
 
 @pytest.fixture(scope="module")

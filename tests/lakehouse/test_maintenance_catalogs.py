@@ -24,7 +24,7 @@ from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
 
 pytest_plugins = ["tests.support.services"]
-pytestmark = pytest.mark.timeout(300)  # the first start of all downloads jars
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]  # the first start of all downloads jars
 
 KINDS = ("postgresql", "rest", "s3")
 _WEEK = 7 * 24 * 3600.0

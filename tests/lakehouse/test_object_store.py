@@ -19,7 +19,7 @@ from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.testing import serving
 
-pytestmark = pytest.mark.timeout(300)  # the first start of all downloads jars
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]  # the first start of all downloads jars
 
 ITEMS = pa.table({"id": pa.array(range(5), pa.int64()), "name": [f"n{number}" for number in range(5)]})
 

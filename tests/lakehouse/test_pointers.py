@@ -35,6 +35,8 @@ from sparkport.lakehouse.catalogs.sql_pointers import SqlPointers
 from sparkport.lakehouse.iceberg.edits import new_table
 from sparkport.lakehouse.names import TableName
 
+pytestmark = pytest.mark.tier("thorough")
+
 pytest_plugins = ["tests.support.services"]
 
 A: TableName = TableName("public", "a")

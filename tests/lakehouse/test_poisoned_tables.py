@@ -9,7 +9,7 @@ from tests.faults.poisoned import ARGUMENTS, POISONS, Poisoning, poisonings, run
 from tests.faults.rig import Rig
 from tests.support.spark import shared_spark
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,8 @@ from tests.support.postgres import PostgresCluster
 from sparkport.errors import Unavailable
 from sparkport.lakehouse.catalogs.postgres import PostgresDatabase
 
+pytestmark = pytest.mark.tier("thorough")
+
 pytest_plugins = ["tests.support.services"]
 
 THREADS = 256

@@ -16,7 +16,7 @@ from sparkport.lakehouse.query.columns import arrow_schema
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.testing import serving
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from sparkport.lakehouse.query.text import QueryText
 from sparkport.lakehouse.query.words import FUNCTIONS
 from sparkport.testing import serving
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,8 @@ from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.upkeep import recovery
 from sparkport.protocol.maps import MapReader, pack
 
+pytestmark = pytest.mark.tier("thorough")
+
 pytest_plugins = ["tests.support.services"]
 
 COLUMNS = pa.schema([("id", pa.int64())])

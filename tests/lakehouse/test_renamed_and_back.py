@@ -11,7 +11,7 @@ from tests.support.lakehouse import Lake
 
 from sparkport.lakehouse.write.spark_applier import SparkApplier, StagedSnapshot
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]
 
 
 def insert(table: Handle) -> None:

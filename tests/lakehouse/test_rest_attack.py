@@ -20,6 +20,8 @@ from sparkport.lakehouse.catalogs.rest import RestPointers
 from sparkport.lakehouse.catalogs.rest_client import RestClient
 from sparkport.lakehouse.names import TableName
 
+pytestmark = pytest.mark.tier("thorough")
+
 pytest_plugins = ["tests.support.services"]
 
 _SEEDS = 3 * int(os.environ.get("SPARKPORT_CONSISTENCY_SCALE", "1"))

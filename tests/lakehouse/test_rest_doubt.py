@@ -20,6 +20,8 @@ from sparkport.lakehouse.catalogs.rest import RestPointers
 from sparkport.lakehouse.catalogs.rest_client import RestClient
 from sparkport.lakehouse.names import TableName
 
+pytestmark = pytest.mark.tier("thorough")
+
 
 @pytest.fixture
 def book(tmp_path: Path) -> Iterator[Book]:

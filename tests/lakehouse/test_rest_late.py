@@ -22,6 +22,8 @@ from sparkport.lakehouse.catalogs.statement_records import StatementRecords
 from sparkport.lakehouse.iceberg.edits import set_properties
 from sparkport.lakehouse.names import TableName
 
+pytestmark = pytest.mark.tier("thorough")
+
 pytest_plugins = ["tests.support.services"]
 
 ACTIVE, COMMITTED, ABORTED = TransactionState.ACTIVE, TransactionState.COMMITTED, TransactionState.ABORTED

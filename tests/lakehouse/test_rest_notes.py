@@ -34,6 +34,8 @@ from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.upkeep.maintenance import Maintenance, _Run
 from sparkport.lakehouse.upkeep.maintenance_plan import MaintenanceSettings
 
+pytestmark = pytest.mark.tier("thorough")
+
 pytest_plugins = ["tests.support.services"]
 
 HOUR = 3600

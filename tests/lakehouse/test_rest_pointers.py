@@ -33,6 +33,8 @@ from sparkport.lakehouse.iceberg.edits import evolve_schema, move_main, new_tabl
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.settings import LakehouseSettings
 
+pytestmark = pytest.mark.tier("thorough")
+
 pytest_plugins = ["tests.support.services"]
 
 Json = dict[str, Any]

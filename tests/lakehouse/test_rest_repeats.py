@@ -26,7 +26,7 @@ from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
 
 pytest_plugins = ["tests.support.services"]
-pytestmark = pytest.mark.timeout(300)  # the first start of all downloads jars
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]  # the first start of all downloads jars
 
 COMMITTED, ABORTED = TransactionState.COMMITTED, TransactionState.ABORTED
 OLD: dict[int, str | None] = {0: "n0", 1: "n1", 2: "n2"}

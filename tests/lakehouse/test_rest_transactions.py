@@ -20,6 +20,8 @@ from sparkport.lakehouse.catalogs.rest_client import RestClient
 from sparkport.lakehouse.iceberg.edits import new_table, set_properties
 from sparkport.lakehouse.names import TableName
 
+pytestmark = pytest.mark.tier("thorough")
+
 FIELDS = [{"id": 1, "name": "x", "type": "long", "required": False}]
 
 ACTIVE, COMMITTED, ABORTED = TransactionState.ACTIVE, TransactionState.COMMITTED, TransactionState.ABORTED

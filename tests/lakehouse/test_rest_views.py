@@ -25,6 +25,8 @@ from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.query.view_definition import new_view
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("thorough")
+
 pytest_plugins = ["tests.support.services"]
 
 COLUMNS = pa.schema([("id", pa.int64())])

@@ -33,6 +33,8 @@ from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("thorough")
+
 
 @pytest.fixture(scope="module")
 def server(lake: Lake) -> Iterator[Server]:

@@ -26,7 +26,7 @@ from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.spark.sessions import Sessions
 
 pytest_plugins = ["tests.support.services"]
-pytestmark = pytest.mark.timeout(300)  # the first start of all downloads jars
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]  # the first start of all downloads jars
 
 Json = dict[str, Any]
 FIELDS: list[Json] = [{"id": 1, "name": "x", "type": "long", "required": False}]

@@ -26,7 +26,7 @@ from sparkport.lakehouse.spark import server as spark_module
 from sparkport.lakehouse.spark.heartbeat import watch
 from sparkport.lakehouse.spark.server import SparkServer, SparkState, translated
 
-pytestmark = pytest.mark.timeout(300)  # the first start of all downloads jars
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]  # the first start of all downloads jars
 
 _START = 240.0
 _NO_NETWORK = " ".join(f"-D{scheme}.proxyHost=127.0.0.1 -D{scheme}.proxyPort=9" for scheme in ("http", "https"))

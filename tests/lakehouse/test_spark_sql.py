@@ -23,6 +23,8 @@ from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.spark.sessions import Work
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("thorough")
+
 pytest_plugins = ["tests.support.services"]
 
 TOKENS = {Secret(f"{name}-token"): name for name in ("ada", "bob", "eve")}

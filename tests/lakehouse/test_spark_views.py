@@ -22,6 +22,8 @@ from sparkport.errors import (
 from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("thorough")
+
 EVERYTHING = frozenset(Operation)
 RULES = (
     Rule(("ada",), EVERYTHING, ("lake",)),

@@ -25,6 +25,8 @@ from sparkport.errors import (
     SparkportError,
 )
 
+pytestmark = pytest.mark.tier("thorough")
+
 _numbers = count()
 
 TEN = pa.table({"id": pa.array(range(10), pa.int64()), "name": pa.array([f"n{i}" for i in range(10)])})

@@ -19,7 +19,7 @@ from sparkport.lakehouse.spark import heartbeat
 from sparkport.lakehouse.spark.heartbeat import TaskWatch
 from sparkport.testing import serving
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(600)]
 
 _LONG = 300.0
 ENDLESS = "rlike(concat(repeat('a', 60), {}), '(.*a){{20}}$')"

@@ -28,7 +28,7 @@ from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.settings import LakehouseSettings
 
 pytest_plugins = ["tests.support.services"]
-pytestmark = pytest.mark.timeout(300)  # the first start of all downloads jars
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]  # the first start of all downloads jars
 
 COMMITTED, ABORTED = TransactionState.COMMITTED, TransactionState.ABORTED
 OLD = {0: "n0", 1: "n1", 2: "n2"}

@@ -12,6 +12,8 @@ from tests.support.lakehouse import Lake
 
 from sparkport.catalog import ROW_ID, CallContext, DMLOptions
 
+pytestmark = pytest.mark.tier("thorough")
+
 ROWS = max(len(sample.column) for sample in SAMPLES)
 
 

@@ -18,6 +18,8 @@ from sparkport.catalog.transaction import Isolation, TransactionState
 from sparkport.errors import Conflict, ConstraintViolation, RowNotFound, TransactionNotActive
 from sparkport.lakehouse.names import TableName
 
+pytestmark = pytest.mark.tier("thorough")
+
 _numbers = count()
 
 RETURNING = DMLOptions(returning=True)

@@ -35,7 +35,7 @@ from sparkport.lakehouse.upkeep.maintenance import Maintenance
 from sparkport.testing import serving
 
 pytest_plugins = ["tests.support.services"]
-pytestmark = pytest.mark.timeout(300)  # the first start of all downloads jars
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]  # the first start of all downloads jars
 
 ACTIVE, COMMITTED, ABORTED = TransactionState.ACTIVE, TransactionState.COMMITTED, TransactionState.ABORTED
 ANNA = CallContext(identity=Identity("anna"))

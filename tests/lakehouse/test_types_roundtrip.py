@@ -25,6 +25,8 @@ from sparkport.lakehouse.columns.type_table import parquet_name
 from sparkport.lakehouse.columns.types import declared_field, spark_type, sql_type
 from sparkport.lakehouse.iceberg.edits import new_table
 
+pytestmark = pytest.mark.tier("thorough")
+
 pytest.importorskip("tests.support.lakehouse", reason="the lakehouse of the tests is not there")
 
 SCHEMA = "types"

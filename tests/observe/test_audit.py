@@ -32,6 +32,8 @@ from sparkport.filters.predicates import col
 from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 ROWS = pa.table({"n": [1, 2, 3]})
 TOKENS = StaticTokens({Secret("alice-t0ken"): "alice", Secret("bob-t0ken"): "bob", Secret("eve-t0ken"): "eve"})
 

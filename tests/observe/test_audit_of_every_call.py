@@ -22,6 +22,8 @@ from sparkport.errors import Unavailable
 from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 ROWS = pa.table({"n": [1, 2, 3]})
 
 

@@ -24,6 +24,8 @@ from sparkport.errors import NotFound
 from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 ROWS = pa.table({"n": [1, 2, 3]})
 TOKENS = StaticTokens({Secret("admin-token"): "admin", Secret("reader-token"): "reader", Secret("none-token"): "none"})
 RULES = RuleAuthorizer.from_table(

@@ -22,6 +22,8 @@ from sparkport.memory import MemoryCatalog
 from sparkport.observe.calls import Calls
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 ROWS = pa.table({"n": [1, 2, 3]})
 ALL_SLOW = ObserveSettings(slow_seconds=1e-9)
 

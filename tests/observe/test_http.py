@@ -29,6 +29,8 @@ from sparkport.http import HttpServer, Mounts
 from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 FREE = HttpSettings(port=0)
 
 

@@ -25,6 +25,8 @@ from sparkport.observe.call_log import LOGGER, CallLog
 from sparkport.observe.metrics import Metrics
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 ROWS = pa.table({"n": [1, 2, 3]})
 FREE = HttpSettings(port=0)
 

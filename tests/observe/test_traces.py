@@ -23,6 +23,8 @@ from sparkport.memory import MemoryCatalog
 from sparkport.observe.traces import open_traces
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 ROWS = pa.table({"n": [1, 2, 3]})
 Received = queue.Queue[Any]
 

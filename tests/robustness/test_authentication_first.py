@@ -14,6 +14,8 @@ from sparkport.app import Server
 from sparkport.auth import Secret, StaticTokens
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 TOKEN = "a-token-that-must-not-be-seen"
 WRONG = "another-token-that-must-not-be-seen"
 

@@ -45,6 +45,8 @@ from sparkport.protocol.frames import StreamWriter
 from sparkport.protocol.targets import Kind
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 WAYS = ["cancel", "close", "cut", "reset", "deadline"]
 
 

@@ -18,6 +18,8 @@ from sparkport.catalog import CallContext, CatalogBuilder, ScanRequest
 from sparkport.errors import Code, InternalError, SparkportError
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 SECRET = "the text of an exception that nobody foresaw"
 _ARGUMENTS: dict[type[SparkportError], tuple[object, ...]] = {
     errors.SchemaNotFound: ("s",),

@@ -22,6 +22,8 @@ from sparkport.protocol.incoming import StreamReader, parse_flight_data
 from sparkport.protocol.maps import MapReader, unpack
 from sparkport.protocol.targets import MAX_ARGUMENT_BYTES, Kind, Target, Ticket, as_of, decode_arguments, decode_schema
 
+pytestmark = pytest.mark.tier("fast")
+
 _INFO = flight.FlightInfo(
     ROWS.schema,
     flight.FlightDescriptor(path=("a", "b")),

@@ -27,6 +27,8 @@ from sparkport.protocol.actions import ACTIONS
 from sparkport.protocol.flight import Ticket
 from sparkport.protocol.targets import Ticket as ScanTicket
 
+pytestmark = pytest.mark.tier("fast")
+
 CLIENT_ERRORS = {
     grpc.StatusCode.OK,
     grpc.StatusCode.INVALID_ARGUMENT,

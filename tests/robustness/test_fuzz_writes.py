@@ -20,6 +20,8 @@ from sparkport.protocol.flight import Action, FlightDescriptor
 from sparkport.protocol.frames import StreamWriter
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 Call = tuple[str, list[bytes], Sequence[tuple[str, str]]]
 
 CLIENT_ERRORS = {

@@ -16,6 +16,8 @@ from sparkport.app import Limits, Server
 from sparkport.protocol.flight import METHODS, SERVICE_NAME
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 

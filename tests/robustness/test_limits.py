@@ -27,6 +27,8 @@ from sparkport.catalog import CatalogBuilder
 from sparkport.protocol.targets import Kind
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 LIMIT = 64 * 1024
 
 

@@ -14,6 +14,8 @@ from sparkport.catalog import CatalogBuilder, StaticCatalog
 from sparkport.errors import Unavailable
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 
 def blocking(table: Blocking) -> StaticCatalog:
     return CatalogBuilder("lake").schema("public").scan_table("t", ROWS.schema, table.scan).build()

@@ -15,6 +15,8 @@ from sparkport.app import Server, TlsSettings
 from sparkport.auth import MutualTls, Secret, StaticTokens
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 TOKEN = "s3cret"
 AUTHORIZED = pf.FlightCallOptions(headers=[(b"authorization", f"Bearer {TOKEN}".encode())], timeout=30)
 ANONYMOUS = pf.FlightCallOptions(timeout=30)

@@ -20,6 +20,8 @@ from sparkport.errors import NotFound, PermissionDenied, SparkportError
 from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
 TOKENS = StaticTokens({Secret("a"): "alice", Secret("b"): "bob", Secret("g"): "guest"})
 

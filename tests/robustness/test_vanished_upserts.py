@@ -15,6 +15,8 @@ from sparkport.protocol.frames import StreamWriter, flight_data
 from sparkport.protocol.targets import Kind, Target
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 USERS = pa.table({"id": pa.array([1, 2], pa.int64()), "name": ["ann", "bob"]})
 
 

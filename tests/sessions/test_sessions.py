@@ -11,6 +11,8 @@ import duckdb
 import pytest
 from tests.support.sql_sessions import Statement, matches, read_session, sessions
 
+pytestmark = pytest.mark.tier("fast")
+
 RUN, LEFT_OUT = 460, 185
 
 _NO_ROWS = (["Success"], ["Count"])

@@ -12,6 +12,8 @@ from tests.soak.latencies import Latencies, quantile
 from tests.soak.report import Sample, growth, lives, memory_problem, picture, quarters, table
 from tests.soak.sampler import process_figures, table_files
 
+pytestmark = pytest.mark.tier("fast")
+
 BEGUN = datetime(2026, 1, 1, tzinfo=UTC)
 
 

@@ -12,6 +12,8 @@ from tests.soak.workers import answer_of
 from sparkport.client.errors import OutcomeUnknown, Unreachable
 from sparkport.errors import Code, Conflict, DeadlineExceeded, InternalError, NotFound, SparkportError, Unavailable
 
+pytestmark = pytest.mark.tier("fast")
+
 
 @pytest.fixture
 def ledger() -> Ledger:

@@ -13,6 +13,8 @@ from sparkport.auth import AnyOf, Authenticator, Identity, JwtAuthenticator, Mut
 from sparkport.auth.keys import RemoteKeys
 from sparkport.errors import InvalidArgument, SparkportError, Unauthenticated, Unavailable
 
+pytestmark = pytest.mark.tier("fast")
+
 PEER = Peer("ipv4:127.0.0.1:1")
 HS = "h" * 32
 

@@ -23,6 +23,8 @@ from sparkport.auth import JwtAuthenticator, Peer, Secret
 from sparkport.auth.keys import RemoteKeys, _download
 from sparkport.errors import InvalidArgument, SparkportError, Unauthenticated, Unavailable
 
+pytestmark = pytest.mark.tier("fast")
+
 PEER = Peer("ipv4:127.0.0.1:1")
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 OTHER_RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)

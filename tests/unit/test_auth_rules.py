@@ -10,6 +10,8 @@ import pytest
 from sparkport.auth import AllowAll, Authorizer, Identity, Operation, Resource, RuleAuthorizer
 from sparkport.errors import InvalidArgument, NotFound, PermissionDenied, SparkportError
 
+pytestmark = pytest.mark.tier("fast")
+
 RULES = """
 [[rules]]
 subjects = "admin"

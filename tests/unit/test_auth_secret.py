@@ -12,6 +12,8 @@ import pytest
 
 from sparkport.auth import ANONYMOUS, Identity, Secret
 
+pytestmark = pytest.mark.tier("fast")
+
 VALUE = "s3cr3t-value"
 
 

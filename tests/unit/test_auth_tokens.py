@@ -10,6 +10,8 @@ import pytest
 from sparkport.auth import Peer, Secret, StaticTokens
 from sparkport.errors import InvalidArgument, Unauthenticated
 
+pytestmark = pytest.mark.tier("fast")
+
 PEER = Peer("ipv4:127.0.0.1:1")
 
 

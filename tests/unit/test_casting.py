@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from sparkport.catalog.casting import converter
 
+pytestmark = pytest.mark.tier("fast")
+
 INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
 TEXTS = [pa.string(), pa.large_string(), pa.string_view()]
 BYTES = [pa.binary(), pa.large_binary(), pa.binary_view()]

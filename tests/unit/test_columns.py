@@ -8,6 +8,8 @@ import pytest
 from sparkport.errors import ConstraintViolation, InvalidArgument, SchemaMismatch
 from sparkport.handlers.columns import fit_all, fit_some
 
+pytestmark = pytest.mark.tier("fast")
+
 TABLE = pa.schema(
     [
         pa.field("id", pa.int64(), nullable=False),

@@ -27,6 +27,8 @@ from sparkport.cli.reference import reference_page
 from sparkport.config import SETTINGS, Setting, Settings, load, parse_size
 from sparkport.errors import InvalidArgument
 
+pytestmark = pytest.mark.tier("fast")
+
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
 # For each setting: the text of a flag or variable, the same in TOML, the value that both mean.

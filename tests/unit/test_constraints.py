@@ -9,6 +9,8 @@ from sparkport.catalog.constraints import check_rows, require_checks
 from sparkport.catalog.defaults import default_of, default_values, require_default
 from sparkport.errors import ConstraintViolation, InvalidArgument
 
+pytestmark = pytest.mark.tier("fast")
+
 COLUMNS = pa.schema([("id", pa.int64()), ("Odd Name", pa.string())])
 ROWS = pa.RecordBatch.from_pylist([{"id": 1, "Odd Name": "a"}, {"id": None, "Odd Name": None}], COLUMNS)
 

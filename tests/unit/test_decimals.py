@@ -12,6 +12,8 @@ from sparkport.catalog.decimals import has_decimals, overlong_decimal
 from sparkport.errors import InvalidArgument
 from sparkport.handlers.columns import fit_all
 
+pytestmark = pytest.mark.tier("fast")
+
 HUGE = pa.decimal128(38, 0)
 LONGEST = 10**38 - 1
 

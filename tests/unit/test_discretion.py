@@ -11,6 +11,8 @@ from sparkport.errors import ConstraintViolation, DuplicateKey, SparkportError
 from sparkport.handlers.operations import Operations
 from sparkport.policies.discretion import Discretion, Violation
 
+pytestmark = pytest.mark.tier("fast")
+
 SEEN, HIDDEN = Key(("id",), primary=True), Key(("ssn", "id"))
 LIMITED = Discretion("people", (SEEN,), ("id > 0",))
 

@@ -8,6 +8,8 @@ import pytest
 
 from sparkport.catalog.duckdb_errors import is_broken, is_interrupted, is_out_of_room, is_unreadable
 
+pytestmark = pytest.mark.tier("fast")
+
 ALL = (is_broken, is_interrupted, is_out_of_room, is_unreadable)
 WORDS = "Out of Memory Error: INTERNAL Error, INTERRUPT Error, No space left, database has been invalidated"
 

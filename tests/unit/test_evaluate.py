@@ -30,6 +30,8 @@ from sparkport.filters.predicates import Predicate, col, lit
 from sparkport.filters.sandbox import SANDBOX
 from sparkport.protocol.filters import dump_filters, parse_filters
 
+pytestmark = pytest.mark.tier("fast")
+
 VARCHAR, INTEGER = SqlType("VARCHAR"), SqlType("INTEGER")
 
 

@@ -24,6 +24,8 @@ from sparkport.catalog.evolve import can_promote, evolve_batch, evolve_schema, f
 from sparkport.catalog.row_ids import row_id_field
 from sparkport.errors import AlreadyExists, ConstraintViolation, InvalidArgument, SparkportError, Unsupported
 
+pytestmark = pytest.mark.tier("fast")
+
 INNER = pa.struct([("x", pa.int32()), ("y", pa.string())])
 COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string()), ("s", pa.struct([("a", pa.int32()), ("in", INNER)]))])
 BATCH = pa.RecordBatch.from_pylist(

@@ -23,6 +23,8 @@ from sparkport.errors import InvalidArgument
 from sparkport.filters.evaluate import RowFilter
 from sparkport.protocol.filters import parse_filters
 
+pytestmark = pytest.mark.tier("fast")
+
 _UUIDS = [uuid.UUID(int=1), uuid.UUID(int=2**127), uuid.UUID(int=2**128 - 1)]
 _ZONE = dt.timezone(dt.timedelta(hours=-5))
 

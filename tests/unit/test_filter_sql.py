@@ -31,6 +31,8 @@ from sparkport.filters.expressions import (
 from sparkport.filters.predicates import col, lit
 from sparkport.filters.sql import is_supported, literal_sql, quote_identifier, to_sql, type_sql
 
+pytestmark = pytest.mark.tier("fast")
+
 INTEGER, VARCHAR, BOOLEAN, ZONED = (
     SqlType("INTEGER"),
     SqlType("VARCHAR"),

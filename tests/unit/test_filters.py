@@ -35,6 +35,8 @@ from sparkport.filters.expressions import (
 from sparkport.filters.predicates import Predicate, col, lit
 from sparkport.protocol.filters import dump_filters, parse_filters
 
+pytestmark = pytest.mark.tier("fast")
+
 BIGINT, VARCHAR = SqlType("BIGINT"), SqlType("VARCHAR")
 NOT_KNOWN: dict[str, Any] = {"expression_class": "BOUND_WINDOW", "type": "WINDOW_RANK"}
 

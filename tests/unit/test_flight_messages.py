@@ -18,6 +18,8 @@ from sparkport.protocol import flight
 from sparkport.protocol.flight import FlightDescriptor
 from sparkport.protocol.targets import Kind, Target
 
+pytestmark = pytest.mark.tier("fast")
+
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("näme", pa.string(), metadata={"k": "v"})])
 WHEN = datetime(2031, 2, 3, 4, 5, 6, 789000, tzinfo=UTC)
 DESCRIPTORS = [

@@ -13,6 +13,8 @@ from sparkport.errors import InternalError, ResourceExhausted
 from sparkport.protocol.frames import StreamWriter, metadata_message
 from sparkport.protocol.incoming import parse_flight_data
 
+pytestmark = pytest.mark.tier("fast")
+
 
 def dictionary() -> Any:
     return pa.dictionary(pa.int8(), pa.string())

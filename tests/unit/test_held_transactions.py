@@ -20,6 +20,8 @@ from sparkport.protocol.maps import MapReader, pack
 from sparkport.protocol.streams import BatchMessage
 from sparkport.protocol.targets import Kind, Target, Ticket
 
+pytestmark = pytest.mark.tier("fast")
+
 ROWS = pa.table({"id": pa.array(range(200_000), pa.int64())})
 HOUR = timedelta(hours=1)
 

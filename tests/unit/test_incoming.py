@@ -17,6 +17,8 @@ from sparkport.protocol.flight import FlightDescriptor
 from sparkport.protocol.frames import StreamWriter, flight_data, metadata_message
 from sparkport.protocol.incoming import StreamReader, parse_flight_data
 
+pytestmark = pytest.mark.tier("fast")
+
 DESCRIPTOR = FlightDescriptor(path=("public", "t"))
 BATCH = pa.record_batch(
     {

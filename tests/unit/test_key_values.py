@@ -12,6 +12,8 @@ from sparkport.catalog.key_values import KeyValues, duplicate_key
 from sparkport.catalog.keys import Key, keys_after, new_keys, primary_key
 from sparkport.errors import Code, DuplicateKey, InvalidArgument
 
+pytestmark = pytest.mark.tier("fast")
+
 COLUMNS = pa.schema([("id", pa.int32()), ("a", pa.int64()), ("b", pa.string()), ("f", pa.float32())])
 ID, AB = Key(("id",), True), Key(("a", "b"))
 

@@ -27,6 +27,8 @@ from sparkport.filters.expressions import (
 from sparkport.filters.masks import COMPARED, compile_mask
 from sparkport.filters.sql import to_sql
 
+pytestmark = pytest.mark.tier("fast")
+
 BIGINT, VARCHAR = SqlType("BIGINT"), SqlType("VARCHAR")
 KINDS: dict[str, tuple[pa.DataType, SqlType, Any]] = {
     "i": (pa.int32(), SqlType("INTEGER"), st.integers(-3, 3) | st.sampled_from([2**31 - 1, -(2**31)])),

@@ -12,6 +12,8 @@ from sparkport.catalog.functions import Arguments
 from sparkport.catalog.plain_values import plain_rows, plain_value, stored_numbers, value_text
 from sparkport.errors import InvalidArgument
 
+pytestmark = pytest.mark.tier("fast")
+
 INFINITE = 2**63 - 1
 
 

@@ -17,6 +17,8 @@ from sparkport.catalog.static import ArrowTable
 from sparkport.errors import InvalidArgument, PermissionDenied
 from sparkport.policies.guard import GuardedTable, guarded
 
+pytestmark = pytest.mark.tier("fast")
+
 ROWS = pa.table(
     {
         "id": pa.array([1, 2, 3], pa.int64()),

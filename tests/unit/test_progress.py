@@ -9,6 +9,8 @@ import pytest
 
 from sparkport.cli.progress import Progress, in_words
 
+pytestmark = pytest.mark.tier("fast")
+
 
 class Terminal(io.StringIO):
     def isatty(self) -> bool:

@@ -9,6 +9,8 @@ from sparkport.errors import Conflict, Unavailable
 from sparkport.handlers.operations import StatementLog
 from sparkport.memory import MemoryCatalog
 
+pytestmark = pytest.mark.tier("fast")
+
 
 class Clock:
     def __init__(self) -> None:

@@ -12,6 +12,8 @@ from sparkport.filters.predicates import lit
 from sparkport.filters.rule_expressions import RuleRefused, parse_rule
 from sparkport.policies.compute import Condition
 
+pytestmark = pytest.mark.tier("fast")
+
 ROWS = pa.record_batch(
     {
         "id": pa.array([1, 2, 3, 4], pa.int64()),

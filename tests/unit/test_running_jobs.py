@@ -16,6 +16,8 @@ from sparkport.handlers.directory import Directory
 from sparkport.handlers.service import Handlers
 from sparkport.memory import MemoryCatalog
 
+pytestmark = pytest.mark.tier("fast")
+
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 
 

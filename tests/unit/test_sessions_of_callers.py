@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from sparkport.auth.identity import Identity
 from sparkport.catalog.context import CallContext
 from sparkport.handlers.ddl import _Done
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.tables.session_ddl import SessionDdl
 from sparkport.memory.data import Author
+
+pytestmark = pytest.mark.tier("fast")
 
 ADA = CallContext(identity=Identity("ada"), session_id="one")
 BOB = CallContext(identity=Identity("bob"), session_id="one")

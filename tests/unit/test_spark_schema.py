@@ -23,6 +23,8 @@ from sparkport.handlers.directory import Directory
 from sparkport.memory import MemoryCatalog
 from sparkport.protocol.targets import Kind, Target
 
+pytestmark = pytest.mark.tier("fast")
+
 COLUMNS = pa.schema([("tables", pa.string())])
 TABLES = ("orders", "people", "hidden")
 

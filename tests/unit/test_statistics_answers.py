@@ -8,6 +8,8 @@ import pytest
 from sparkport.catalog.table import ColumnStatistics
 from sparkport.protocol.statistics import encode_statistics
 
+pytestmark = pytest.mark.tier("fast")
+
 
 def decoded(kind: pa.DataType, statistics: ColumnStatistics | None) -> dict[str, object]:
     with pa.ipc.open_stream(encode_statistics(kind, statistics)) as stream:

@@ -6,6 +6,8 @@ import pytest
 
 from sparkport.catalog.defaults import Steadiness, steadiness
 
+pytestmark = pytest.mark.tier("fast")
+
 
 @pytest.mark.parametrize(
     ("expression", "expected"),

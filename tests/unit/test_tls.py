@@ -27,6 +27,8 @@ from sparkport.auth import MutualTls
 from sparkport.errors import FailedPrecondition, InvalidArgument, Unauthenticated
 from sparkport.wire.tls import TlsSettings, check_exposure, is_loopback, peer_of, server_credentials
 
+pytestmark = pytest.mark.tier("fast")
+
 PrivateKey = ec.EllipticCurvePrivateKey
 
 

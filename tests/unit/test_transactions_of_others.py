@@ -14,6 +14,8 @@ from sparkport.catalog.scan import ScanRequest, as_scan
 from sparkport.catalog.transaction import Isolation, OpenTransaction
 from sparkport.transactions.functions import TransactionSchema
 
+pytestmark = pytest.mark.tier("fast")
+
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
 
 

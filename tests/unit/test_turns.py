@@ -5,7 +5,11 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from sparkport.wire.turns import Turn, Turns
+
+pytestmark = pytest.mark.tier("fast")
 
 LONG, SHORT = 600.0, 0.01
 

@@ -30,6 +30,8 @@ from sparkport.upserts.keys import InputKeys, Matches, Scratch
 from sparkport.upserts.model import KeyedChange, KeyedRequest
 from sparkport.upserts.spool import RowSpool
 
+pytestmark = pytest.mark.tier("fast")
+
 ID = uuid.UUID(int=7)
 FAR_DATES = list(pa.array([2**31 - 1, -(2**31) + 1, 3_000_000], pa.int32()).view(pa.date32()))
 VALUES: list[tuple[pa.DataType, list[Any]]] = [

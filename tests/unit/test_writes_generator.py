@@ -19,6 +19,8 @@ from sparkport.memory import MemoryCatalog, MemoryTable
 from sparkport.protocol.flight import FlightDescriptor
 from sparkport.protocol.streams import BatchMessage, MetadataMessage, Outgoing, SchemaMessage
 
+pytestmark = pytest.mark.tier("fast")
+
 COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string())])
 PATH = FlightDescriptor(path=("lake", "public", "table", "t"), command=None)
 OPERATIONS = ["insert", "update", "delete"]

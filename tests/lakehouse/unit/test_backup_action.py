@@ -19,6 +19,8 @@ from sparkport.errors import InvalidArgument
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 TOKENS = StaticTokens({Secret("admin-token"): "admin", Secret("other-token"): "other"})
 RULES = RuleAuthorizer.from_table(
     {

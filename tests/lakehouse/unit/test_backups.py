@@ -43,6 +43,8 @@ from sparkport.lakehouse.catalogs.sql_pointers import SqlPointers
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.settings import LakehouseSettings
 
+pytestmark = pytest.mark.tier("fast")
+
 
 @pytest.fixture
 def lake(tmp_path: Path) -> LakehouseSettings:

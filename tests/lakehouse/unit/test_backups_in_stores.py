@@ -18,6 +18,8 @@ from sparkport.lakehouse.catalogs.open_database import open_database
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.settings import LakehouseSettings
 
+pytestmark = pytest.mark.tier("fast")
+
 pytest_plugins = ["tests.support.services"]
 
 TABLES = ("changes", "positions_v2")

@@ -27,6 +27,8 @@ from sparkport.lakehouse.write.sent import Sent
 from sparkport.lakehouse.write.spark_applier import SparkApplier
 from sparkport.lakehouse.write.workspace import Workspace
 
+pytestmark = pytest.mark.tier("fast")
+
 BASE = {row_id: (row_id * 10, f"n{row_id}") for row_id in range(8)}
 FIELDS = [
     {"id": 1, "name": "Number", "type": "long", "required": False},

@@ -13,6 +13,8 @@ from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.scan.changes import TableChanges
 from sparkport.lakehouse.scan.version import TableVersion
 
+pytestmark = pytest.mark.tier("fast")
+
 Json = dict[str, Any]
 
 

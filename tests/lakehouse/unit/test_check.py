@@ -19,6 +19,8 @@ from sparkport.lakehouse.backup.avro import rewrite
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.verify.findings import Finding
 
+pytestmark = pytest.mark.tier("fast")
+
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:

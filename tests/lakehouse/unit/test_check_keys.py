@@ -12,6 +12,8 @@ from tests.lakehouse.small import backed_up, checked, rows_of, small_lake, to_ne
 
 from sparkport.lakehouse.settings import LakehouseSettings
 
+pytestmark = pytest.mark.tier("fast")
+
 
 @pytest.fixture
 def lake(tmp_path: Path) -> LakehouseSettings:

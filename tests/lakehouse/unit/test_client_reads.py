@@ -24,6 +24,8 @@ from sparkport.lakehouse.scan.client_reads import duckdb_calls
 from sparkport.lakehouse.scan.read import Reader
 from sparkport.protocol.call_locations import call_location
 
+pytestmark = pytest.mark.tier("fast")
+
 
 @pytest.fixture
 def reader() -> Iterator[Reader]:

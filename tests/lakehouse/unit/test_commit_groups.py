@@ -23,6 +23,8 @@ from sparkport.lakehouse.write.commit_request import CommitRequest, Committed
 from sparkport.lakehouse.write.committer import Committer
 from sparkport.lakehouse.write.staged import LeftInTheOpen
 
+pytestmark = pytest.mark.tier("fast")
+
 T, U = TableName("public", "t"), TableName("public", "u")
 
 

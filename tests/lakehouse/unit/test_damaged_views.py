@@ -23,6 +23,8 @@ from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.query.view_definition import ViewDefinition, new_view
 from sparkport.lakehouse.query.views import LakeViews
 
+pytestmark = pytest.mark.tier("fast")
+
 ENDPOINTS = {"endpoints": ["GET /v1/{prefix}/namespaces/{namespace}/views"]}
 NOTHING: Any = None  # Spark is not asked
 

@@ -26,6 +26,8 @@ from sparkport.lakehouse.scan import decoded, deleted_rows, direct, kept_columns
 from sparkport.lakehouse.scan.decoded import Share, file_row_bytes
 from sparkport.lakehouse.scan.read import Reader, RowStream
 
+pytestmark = pytest.mark.tier("fast")
+
 ROWS = 6_000
 TEXT = "x" * 10_000
 MEGABYTE = 1 << 20

@@ -30,6 +30,8 @@ from sparkport.lakehouse.scan import deleted_rows, direct, query, read
 from sparkport.lakehouse.scan.direct import arrow_type, read_ahead, removed
 from sparkport.lakehouse.scan.read import Reader
 
+pytestmark = pytest.mark.tier("fast")
+
 BIGINT = SqlType("BIGINT")
 FIELDS: list[dict[str, Any]] = [
     {"id": 1, "name": "Id", "type": "long", "required": False},

@@ -15,6 +15,8 @@ from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.scan.duck import duckdb_error, translate
 from sparkport.lakehouse.spark import staging
 
+pytestmark = pytest.mark.tier("fast")
+
 
 def failing(number: int) -> OSError:
     return OSError(number, "as the system says")

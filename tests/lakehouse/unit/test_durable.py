@@ -13,6 +13,8 @@ from sparkport.lakehouse.files import FileSystem, sync
 from sparkport.lakehouse.iceberg.durable import new_files, sync_snapshot
 from sparkport.lakehouse.iceberg.plan import plan
 
+pytestmark = pytest.mark.tier("fast")
+
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:

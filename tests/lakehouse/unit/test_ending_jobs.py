@@ -12,6 +12,8 @@ from sparkport.errors import Unavailable
 from sparkport.lakehouse.spark.connect import _Operations, end_leftovers
 from sparkport.lakehouse.spark.sessions import Sessions, Work
 
+pytestmark = pytest.mark.tier("fast")
+
 
 class _Client:
     def __init__(self) -> None:

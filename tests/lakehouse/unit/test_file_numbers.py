@@ -16,6 +16,8 @@ from sparkport.lakehouse.iceberg import file_numbers
 from sparkport.lakehouse.iceberg.file_numbers import are_in_files
 from sparkport.lakehouse.iceberg.manifests import DataFile
 
+pytestmark = pytest.mark.tier("fast")
+
 NUMBERS = st.one_of(st.integers(-100, 100), st.integers(-(2**63), 2**63 - 1))
 
 

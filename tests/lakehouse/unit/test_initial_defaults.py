@@ -14,6 +14,8 @@ from sparkport.lakehouse.columns.defaults import write_default
 from sparkport.lakehouse.columns.older_rows import evolved, initial_values
 from sparkport.lakehouse.columns.types import stored_type
 
+pytestmark = pytest.mark.tier("fast")
+
 UTC = dt.UTC
 
 

@@ -27,6 +27,8 @@ from sparkport.lakehouse.upkeep.catalog_journal import CatalogJournal
 from sparkport.lakehouse.upkeep.journal_control import FlushReport, JournalControl, TableStatus
 from sparkport.testing import serving
 
+pytestmark = pytest.mark.tier("fast")
+
 NO_ROWS = pa.schema([("n", pa.int64())]).empty_table()
 
 

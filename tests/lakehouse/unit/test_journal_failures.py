@@ -17,6 +17,8 @@ from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.tables.journal_flusher import Flushed
 
+pytestmark = pytest.mark.tier("fast")
+
 WAIT = 30
 ROWS = pa.table({"n": pa.array([1], pa.int64())})
 

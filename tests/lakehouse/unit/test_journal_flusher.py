@@ -29,6 +29,8 @@ from sparkport.lakehouse.write import journal_room
 from sparkport.lakehouse.write.commit_request import CommitRequest, Committed, quoted_names
 from sparkport.lakehouse.write.journal_flush import JournalFlush
 
+pytestmark = pytest.mark.tier("fast")
+
 ROWS = pa.table({"n": pa.array([1], pa.int64())})
 SETTINGS = JournalSettings(new_tables=True, seconds=10.0)
 NOTE = AddColumn(pa.field("note", pa.string()))

@@ -12,6 +12,8 @@ from sparkport.lakehouse.journal.settings import JournalSettings
 from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
 
+pytestmark = pytest.mark.tier("fast")
+
 
 def test_tables_are_not_journalled_unless_somebody_says_so() -> None:
     assert not JournalSettings().new_tables

@@ -18,6 +18,8 @@ from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.scan.version import TableVersion
 from sparkport.lakehouse.tables import versions as versions_module
 
+pytestmark = pytest.mark.tier("fast")
+
 WHOLE, BROKEN = SERVED[:2]
 
 

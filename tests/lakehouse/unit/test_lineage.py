@@ -26,6 +26,8 @@ from sparkport.lakehouse.iceberg.lineage import (
 )
 from sparkport.lakehouse.iceberg.manifests import ROW_ID_FIELD, SEQUENCE_FIELD, DataFile, DeleteFile
 
+pytestmark = pytest.mark.tier("fast")
+
 
 def ids(*numbers: int) -> Ids:
     return np.array(numbers, np.int64)

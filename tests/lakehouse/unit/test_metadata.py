@@ -15,6 +15,8 @@ from sparkport.lakehouse.cache import BoundedCache
 from sparkport.lakehouse.files import FileSystem, local_path, protocol_of
 from sparkport.lakehouse.iceberg.metadata import TableMetadata, load, parse
 
+pytestmark = pytest.mark.tier("fast")
+
 
 def test_a_table_tells_its_snapshots_schemas_and_properties(tmp_path: Path) -> None:
     metadata = materialise("evolved", tmp_path).metadata

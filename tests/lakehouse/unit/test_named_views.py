@@ -15,6 +15,8 @@ from sparkport.lakehouse.query.text import names_in
 from sparkport.lakehouse.query.view_definition import new_view
 from sparkport.lakehouse.query.views import LakeViews
 
+pytestmark = pytest.mark.tier("fast")
+
 VIEW = TableName("public", "id")
 
 

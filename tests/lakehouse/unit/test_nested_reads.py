@@ -25,6 +25,8 @@ from sparkport.lakehouse.scan import decoded, deleted_rows, direct, query, read
 from sparkport.lakehouse.scan.nested import as_handed_out
 from sparkport.lakehouse.scan.read import Reader
 
+pytestmark = pytest.mark.tier("fast")
+
 LEAVES = ("string", "long", "boolean", "double", "date", "timestamptz", "binary", "decimal(12, 3)")
 BIGINT = SqlType("BIGINT")
 

@@ -20,6 +20,8 @@ from sparkport.lakehouse.spark.server import SparkServer
 from sparkport.lakehouse.upkeep.maintenance_plan import MaintenanceSettings
 from sparkport.lakehouse.upkeep.recovery import Recovery
 
+pytestmark = pytest.mark.tier("fast")
+
 _WAIT_SECONDS = 10.0
 
 STEPS: list[tuple[Any, str]] = [

@@ -26,6 +26,8 @@ from sparkport.lakehouse.iceberg.deletes import decode_vector, deleted_positions
 from sparkport.lakehouse.iceberg.manifests import DataFile, read_manifest, read_manifest_list
 from sparkport.lakehouse.iceberg.plan import plan, split
 
+pytestmark = pytest.mark.tier("fast")
+
 
 def main_plan(found: Fixture) -> Any:
     return plan(found.fs, found.metadata, found.metadata.main_snapshot_id)

@@ -41,6 +41,8 @@ from sparkport.lakehouse.iceberg.prune import by_filter, by_row_ids
 from sparkport.lakehouse.iceberg.ranges import Bounds, FileIndex
 from sparkport.lakehouse.scan.statistics import bounds_predicate, column_statistics
 
+pytestmark = pytest.mark.tier("fast")
+
 LONG_NUMBERS = [12345678901234567890123456780123456789 + step for step in (-1, 0, 1)]
 """They differ in the last of 38 digits: Python's decimal arithmetic keeps 28."""
 

@@ -11,7 +11,7 @@ from tests.support.spark_lexer import spark_tokens
 from sparkport.errors import InvalidArgument
 from sparkport.lakehouse.query.text import read_tokens
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.tier("fast"), pytest.mark.timeout(600)]
 
 CASES = 20_000
 WORDS = """

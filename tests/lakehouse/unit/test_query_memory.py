@@ -19,6 +19,8 @@ from sparkport.lakehouse.query.queries import SparkQueries
 from sparkport.lakehouse.query.run import QueryRun
 from sparkport.lakehouse.settings import LakehouseSettings
 
+pytestmark = pytest.mark.tier("fast")
+
 COLUMNS = pa.schema([("a", pa.string())])
 
 

@@ -14,6 +14,8 @@ from sparkport.errors import InvalidArgument
 from sparkport.lakehouse.query.arguments import arguments_of
 from sparkport.lakehouse.query.text import as_query, names_in
 
+pytestmark = pytest.mark.tier("fast")
+
 QUERIES = [
     "SELECT 1",
     "  select * from public.orders;",

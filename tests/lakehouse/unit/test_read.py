@@ -26,6 +26,8 @@ from sparkport.lakehouse.scan import direct, query, read
 from sparkport.lakehouse.scan.duck import DuckDB
 from sparkport.lakehouse.scan.read import Reader, RowStream
 
+pytestmark = pytest.mark.tier("fast")
+
 
 @pytest.fixture
 def reader() -> Iterator[Reader]:

@@ -31,6 +31,8 @@ from sparkport.lakehouse.scan.read import Reader
 from sparkport.lakehouse.scan.statistics import bounds_predicate
 from sparkport.protocol.frames import StreamWriter
 
+pytestmark = pytest.mark.tier("fast")
+
 BIGINT = SqlType("BIGINT")
 TYPES: dict[int, tuple[str, Any, pa.DataType]] = {
     1: ("id", "long", pa.int64()),

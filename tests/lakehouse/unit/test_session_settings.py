@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sparkport.lakehouse.settings import LakehouseSettings
+
+pytestmark = pytest.mark.tier("fast")
 
 
 def test_the_users_settings_of_spark_win_over_those_of_sessions() -> None:

@@ -8,11 +8,14 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from tests.lakehouse.unit.test_lineage import file, ids
 
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg.manifests import ROW_ID_FIELD, SEQUENCE_FIELD, DataFile, DeleteFile
 from sparkport.lakehouse.iceberg.small_files import holding, small_file
+
+pytestmark = pytest.mark.tier("fast")
 
 FILES = FileSystem()
 

@@ -13,6 +13,8 @@ from sparkport.lakehouse.iceberg.plan import plan
 from sparkport.lakehouse.iceberg.snapshot_diff import Place, compare, lineage_at, only_moved
 from sparkport.lakehouse.scan.read import SEQUENCE, Reader
 
+pytestmark = pytest.mark.tier("fast")
+
 Lineage = set[tuple[int, int]]
 
 

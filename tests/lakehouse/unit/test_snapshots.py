@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from sparkport.lakehouse.iceberg.metadata import TableMetadata
 from sparkport.lakehouse.iceberg.snapshots import history_of
+
+pytestmark = pytest.mark.tier("fast")
 
 
 def snapshot(number: int, operation: str, **summary: object) -> dict[str, Any]:

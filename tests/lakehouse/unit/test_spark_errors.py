@@ -25,6 +25,8 @@ from sparkport.errors import (
 from sparkport.lakehouse.query.reasons import reasons
 from sparkport.lakehouse.spark.errors import LostRace, NoTable, translated
 
+pytestmark = pytest.mark.tier("fast")
+
 AT = "\n\tat org.apache.iceberg.SnapshotProducer.commit(SnapshotProducer.java:501)"
 ICEBERG = "org.apache.iceberg.exceptions."
 WORDS = (

@@ -12,6 +12,8 @@ import pytest
 
 from sparkport.lakehouse.spark.lock import UNLOCKED, locked
 
+pytestmark = pytest.mark.tier("fast")
+
 HAS_LANDLOCK = sys.platform == "linux" and ctypes.CDLL(None).syscall(444, None, 0, 1) >= 2
 
 

@@ -15,6 +15,8 @@ from tests.support.s3 import object_store
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.settings import LakehouseSettings
 
+pytestmark = pytest.mark.tier("fast")
+
 
 def test_the_size_of_a_file_is_asked_for_once_and_one_that_is_gone_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     s3fs = pytest.importorskip("s3fs")

@@ -16,6 +16,8 @@ from sparkport.errors import FailedPrecondition, InvalidArgument
 from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.tables.table import LakeTable
 
+pytestmark = pytest.mark.tier("fast")
+
 CTX = CallContext()
 
 

@@ -41,6 +41,8 @@ from sparkport.lakehouse.write.staged import (
     take_back,
 )
 
+pytestmark = pytest.mark.tier("fast")
+
 T = TableName("public", "t")
 OURS, THEIRS = "our-mark", "their-mark"
 

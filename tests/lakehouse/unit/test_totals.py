@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from tests.lakehouse.unit.test_snapshots import metadata, snapshot
 
 from sparkport.lakehouse.iceberg.commits import commits_of
 from sparkport.lakehouse.iceberg.metadata import BRANCH, MARK, ROLLED_BACK, TableMetadata
 from sparkport.lakehouse.iceberg.snapshots import history_of
 from sparkport.lakehouse.iceberg.totals import Totals
+
+pytestmark = pytest.mark.tier("fast")
 
 ZERO = {"total_equality_deletes": 0, "total_delete_files": 0}
 

@@ -29,6 +29,8 @@ from sparkport.lakehouse.spark.server import SparkServer
 from sparkport.lakehouse.write.committer import Committer
 from sparkport.transactions.manager import InDoubt, Transaction
 
+pytestmark = pytest.mark.tier("fast")
+
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "name": ["a", "b"]})
 INSERT = StatementRequest(change=Change.INSERT, columns=ROWS.schema)
 

@@ -27,6 +27,8 @@ from sparkport.lakehouse.columns.types import (
     stored_type,
 )
 
+pytestmark = pytest.mark.tier("fast")
+
 PAGE = Path(__file__).parents[3] / "docs" / "types.md"
 RECORDED = [*recorded("types"), *recorded("types_lossless")]
 EVERY = [pytest.param(sample, id=sample.label) for sample in [*SAMPLES, *RECORDED]]

@@ -20,6 +20,8 @@ from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.query.view_definition import new_view
 
+pytestmark = pytest.mark.tier("fast")
+
 ENDPOINTS = {"endpoints": ["GET /v1/{prefix}/namespaces/{namespace}/views"]}
 
 

@@ -27,6 +27,8 @@ from sparkport.lakehouse.query.view_definition import new_view
 from sparkport.lakehouse.query.views import LakeViews
 from sparkport.lakehouse.settings import LakehouseSettings
 
+pytestmark = pytest.mark.tier("fast")
+
 ENDPOINTS = {"endpoints": ["GET /v1/{prefix}/namespaces/{namespace}/views"]}
 NOTHING: Any = None  # Spark is not asked
 COLUMNS = pa.schema([("id", pa.int64())])

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,8 @@ from sparkport.lakehouse.iceberg import edits, version_numbers
 from sparkport.lakehouse.iceberg.edits import evolve_schema, move_main, new_table, set_properties
 from sparkport.lakehouse.iceberg.metadata import TableMetadata
 from sparkport.lakehouse.iceberg.version_numbers import NUMBER, Version, number_of, numbered, versions
+
+pytestmark = pytest.mark.tier("fast")
 
 Json = dict[str, Any]
 
