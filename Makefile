@@ -1,13 +1,14 @@
 # The same few verbs at home and in CI. Each sets up what it needs on a machine that has only Python 3.11 or newer.
-#   make test ARGS="-k transactions -x"     ARGS goes to the program that the verb runs; ARGS="-n 0" tests in one process
+#   make test ARGS="-k transactions -x"     ARGS goes to the program that the verb runs; tests are then chosen from all of them
 #   make test PYTHON=python3.12             PYTHON makes .venv, where the first suitable one found is not wanted
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-duckdb test-faults test-histories test-fuzz soak check bench clean venv java
+.PHONY: help serve test test-all test-duckdb test-faults test-histories test-fuzz soak check bench clean venv java
 
 ARGS ?=
 PYTHON ?=
 export PYTHON
+PYTEST = .venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | while IFS='|' read -r verb does; do \
@@ -16,8 +17,11 @@ help: ## list the verbs
 serve: venv java ## run the server on 127.0.0.1:50051
 	@.venv/bin/sparkport serve $(ARGS)
 
-test: venv java ## run the tests
-	@.venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(ARGS)
+test: venv java ## run the tests of every change, in minutes
+	@$(PYTEST) $(or $(ARGS),--tier fast)
+
+test-all: test ## run these and all others that CI runs
+	@$(PYTEST) --tier thorough
 
 test-duckdb: venv java ## run examples/duckdb/*.sql through a real DuckDB: CLIENT=its shell EXTENSION=airport's file
 	@PYTHONPATH=. .venv/bin/python -m tests.sessions --client "$(CLIENT)" --extension "$(EXTENSION)" $(ARGS)

@@ -13,7 +13,7 @@ from typing import Any
 
 import hypothesis
 import pytest
-from tests.support.tiers import TIERS, tier_of
+from tests.support.tiers import TIERS, WITHOUT_TIER, tier_of
 
 # How long an example takes says how busy the machine is.
 hypothesis.settings.register_profile("untimed", hypothesis.settings.default, deadline=None)
@@ -42,9 +42,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # The last thing of all: DuckDB's module would write a page about what is still referenced in such a process.
     atexit.register(os._exit, 0)
 
-
-WITHOUT_TIER: pytest.StashKey[list[str]] = pytest.StashKey()
-"""Tests that are in no tier."""
 
 _SLOWEST_FILES = 30
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.conftest import WITHOUT_TIER
+from tests.support.tiers import WITHOUT_TIER
 
 pytestmark = pytest.mark.tier("fast")
 

@@ -15,7 +15,7 @@ from sparkport.lakehouse.file_modes import FileMode
 from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
 
-pytestmark = pytest.mark.tier("fast")
+pytestmark = pytest.mark.tier("thorough")
 
 OTHERS = 0o007
 GROUP = 0o070

@@ -25,7 +25,7 @@ from sparkport.protocol.flight import Ticket
 from sparkport.protocol.targets import Kind, Target
 from sparkport.protocol.targets import Ticket as ScanTicket
 
-pytestmark = [pytest.mark.tier("fast"), needs_proc]
+pytestmark = [pytest.mark.tier("thorough"), needs_proc]
 
 ROWS = 20_000
 TEXT = "x" * 10_000

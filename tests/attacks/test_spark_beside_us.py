@@ -15,7 +15,7 @@ from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.spark.command import spark_environment
 from sparkport.lakehouse.spark.server import SparkServer
 
-pytestmark = [pytest.mark.tier("fast"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]
 
 PASSWORD = "correct-horse-battery"
 SECRETS = {

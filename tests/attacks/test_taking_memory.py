@@ -22,7 +22,7 @@ from sparkport.protocol.frames import flight_data
 from sparkport.protocol.targets import Kind, Target
 from sparkport.protocol.targets import Ticket as ScanTicket
 
-pytestmark = [pytest.mark.tier("fast"), needs_proc]
+pytestmark = [pytest.mark.tier("thorough"), needs_proc]
 
 GIGABYTE = 10**9
 OK, EXHAUSTED, INVALID = (

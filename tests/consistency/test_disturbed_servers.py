@@ -11,7 +11,7 @@ from tests.support.postgres import PostgresCluster
 from tests.support.spark import shared_spark
 
 pytest_plugins = ["tests.support.services"]
-pytestmark = [pytest.mark.tier("fast"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")

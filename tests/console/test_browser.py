@@ -14,7 +14,7 @@ from tests.support.browser import Browser, browser
 from sparkport.client import connect
 from sparkport.errors import FailedPrecondition
 
-pytestmark = [pytest.mark.tier("fast"), pytest.mark.timeout(400)]  # a browser may have to be installed
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(400)]  # a browser may have to be installed
 
 USERS = "/table?catalog=lake&schema=public&name=users"
 PAGES = ("/", "/tables", USERS, f"{USERS}&show=rows", f"{USERS}&show=history", "/maintenance", "/journal", "/slow")

@@ -21,7 +21,7 @@ HELM = "helm.sh/helm/v3/cmd/helm@v3.22.0"
 CHART = DEPLOY / "helm" / "sparkport"
 KUBERNETES = ("--kube-version", "1.30.0")
 GUARDED = ("--set", "secrets.tls=cert,secrets.tokens=tokens")
-pytestmark = [pytest.mark.tier("fast"), pytest.mark.timeout(1200)]  # Helm is built from its source, once
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(1200)]  # Helm is built from its source, once
 
 
 @pytest.fixture(scope="module")

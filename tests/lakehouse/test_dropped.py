@@ -30,7 +30,7 @@ from sparkport.lakehouse.spark.server import SparkServer
 from sparkport.lakehouse.upkeep.dropped_folders import DroppedFolders
 from sparkport.lakehouse.upkeep.maintenance_plan import MaintenanceSettings
 
-pytestmark = pytest.mark.tier("thorough")
+pytestmark = pytest.mark.tier("fast")
 
 pytest_plugins = ["tests.support.services"]
 

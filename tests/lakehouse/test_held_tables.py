@@ -20,7 +20,7 @@ from sparkport.lakehouse.faults import on_fault
 from sparkport.lakehouse.iceberg.edits import new_table
 from sparkport.lakehouse.names import TableName
 
-pytestmark = pytest.mark.tier("thorough")
+pytestmark = pytest.mark.tier("fast")
 
 pytest_plugins = ["tests.support.services"]
 

@@ -35,7 +35,7 @@ from sparkport.lakehouse.catalogs.sql_pointers import SqlPointers
 from sparkport.lakehouse.iceberg.edits import new_table
 from sparkport.lakehouse.names import TableName
 
-pytestmark = pytest.mark.tier("thorough")
+pytestmark = pytest.mark.tier("fast")
 
 pytest_plugins = ["tests.support.services"]
 

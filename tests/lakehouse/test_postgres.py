@@ -16,7 +16,7 @@ from tests.support.postgres import PostgresCluster
 from sparkport.errors import Unavailable
 from sparkport.lakehouse.catalogs.postgres import PostgresDatabase
 
-pytestmark = pytest.mark.tier("thorough")
+pytestmark = pytest.mark.tier("fast")
 
 pytest_plugins = ["tests.support.services"]
 

@@ -29,7 +29,7 @@ from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.upkeep import recovery
 from sparkport.protocol.maps import MapReader, pack
 
-pytestmark = pytest.mark.tier("thorough")
+pytestmark = pytest.mark.tier("fast")
 
 pytest_plugins = ["tests.support.services"]
 

@@ -20,7 +20,7 @@ from sparkport.lakehouse.catalogs.rest import RestPointers
 from sparkport.lakehouse.catalogs.rest_client import RestClient
 from sparkport.lakehouse.names import TableName
 
-pytestmark = pytest.mark.tier("thorough")
+pytestmark = pytest.mark.tier("fast")
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.upkeep.maintenance import Maintenance, _Run
 from sparkport.lakehouse.upkeep.maintenance_plan import MaintenanceSettings
 
-pytestmark = pytest.mark.tier("thorough")
+pytestmark = pytest.mark.tier("fast")
 
 pytest_plugins = ["tests.support.services"]
 

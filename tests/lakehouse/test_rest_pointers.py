@@ -33,7 +33,7 @@ from sparkport.lakehouse.iceberg.edits import evolve_schema, move_main, new_tabl
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.settings import LakehouseSettings
 
-pytestmark = pytest.mark.tier("thorough")
+pytestmark = pytest.mark.tier("fast")
 
 pytest_plugins = ["tests.support.services"]
 

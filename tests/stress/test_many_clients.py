@@ -22,7 +22,7 @@ from sparkport.testing import serving
 
 logger = logging.getLogger(__name__)
 
-pytestmark = [pytest.mark.tier("fast"), pytest.mark.stress]
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.stress]
 
 CLIENTS = 200
 CHANNELS = 20

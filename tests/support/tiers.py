@@ -10,9 +10,12 @@ from typing import Final
 
 import pytest
 
-__all__ = ["FAST", "THOROUGH", "TIERS", "on_engines", "tier_of"]
+__all__ = ["FAST", "THOROUGH", "TIERS", "WITHOUT_TIER", "on_engines", "tier_of"]
 
 TIERS: Final = ("fast", "thorough")
+WITHOUT_TIER: Final[pytest.StashKey[list[str]]] = pytest.StashKey()
+"""Tests of a run that are in no tier."""
+
 FAST, THOROUGH = map(pytest.mark.tier, TIERS)
 
 
