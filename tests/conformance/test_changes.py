@@ -35,6 +35,7 @@ def names(*values: str) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(rows.schema, rows.to_batches())
 
 
+@pytest.mark.tier("fast")
 def test_an_update_changes_only_its_columns_of_only_its_rows(engine: EngineUnderTest) -> None:
     ground = engine.make({"t": numbers(0, 10)})
     before = ground.read(ScanRequest(columns=("id", "name", "price"))).to_pylist()
@@ -46,6 +47,7 @@ def test_an_update_changes_only_its_columns_of_only_its_rows(engine: EngineUnder
     assert after == expected
 
 
+@pytest.mark.tier("fast")
 def test_an_updated_row_keeps_its_id(engine: EngineUnderTest) -> None:
     ground = engine.make({"t": numbers(0, 10)})
     before = row_ids(ground, 3)
@@ -53,6 +55,7 @@ def test_an_updated_row_keeps_its_id(engine: EngineUnderTest) -> None:
     assert row_ids(ground, 3) == before
 
 
+@pytest.mark.tier("fast")
 def test_a_delete_removes_only_its_rows(engine: EngineUnderTest) -> None:
     ground = engine.make({"t": numbers(0, 10)})
     result = deletable(ground).delete(ground.ctx, row_ids(ground, 0, 9))
@@ -60,6 +63,7 @@ def test_a_delete_removes_only_its_rows(engine: EngineUnderTest) -> None:
     assert ground.read(ScanRequest(columns=("id",)))["id"].to_pylist() == list(range(1, 9))
 
 
+@pytest.mark.tier("fast")
 def test_the_id_of_a_deleted_row_is_not_given_again(engine: EngineUnderTest) -> None:
     ground = engine.make({"t": numbers(0, 10)})
     gone = row_ids(ground, 9)
@@ -68,6 +72,7 @@ def test_the_id_of_a_deleted_row_is_not_given_again(engine: EngineUnderTest) -> 
     assert not set(gone) & set(ground.read(ScanRequest(columns=(ROW_ID,)))[ROW_ID].to_pylist())
 
 
+@pytest.mark.tier("fast")
 def test_returning_gives_the_new_values_of_an_update_and_the_old_ones_of_a_delete(engine: EngineUnderTest) -> None:
     ground = engine.make({"t": numbers(0, 10)})
     options = DMLOptions(returning=True, returning_columns=("id", "name"))

@@ -115,6 +115,7 @@ def test_a_schema_is_not_created_twice_nor_dropped_twice(engine: EngineUnderTest
 # Tables
 
 
+@pytest.mark.tier("fast")
 def test_a_created_table_has_its_columns_checks_and_comment_and_takes_rows(engine: EngineUnderTest) -> None:
     ground = engine.make({})
     wanted = pa.schema(
@@ -172,6 +173,7 @@ def test_a_dropped_table_is_gone_and_cannot_be_dropped_again(engine: EngineUnder
         schema_of(ground).drop_table(ground.ctx, "t")
 
 
+@pytest.mark.tier("fast")
 def test_a_renamed_table_keeps_its_rows_and_ids(engine: EngineUnderTest) -> None:
     ground = engine.make({"t": numbers(0, 3), "u": numbers(0, 3)})
     before = ground.read()
@@ -195,6 +197,7 @@ def test_a_name_can_be_used_again_and_shows_nothing_of_the_table_before(engine: 
 # Columns
 
 
+@pytest.mark.tier("fast")
 def test_an_added_column_has_its_default_in_the_rows_that_are_there(engine: EngineUnderTest) -> None:
     ground = engine.make({"t": numbers(1, 3)})
     alter(

@@ -55,6 +55,7 @@ def _number(kind: pa.DataType) -> pa.DataType:
     return pa.int32() if kind.bit_width == 32 else pa.int64()
 
 
+@pytest.mark.tier("fast")
 @pytest.mark.parametrize("name", MOMENTS)
 def test_a_key_holds_for_moments_beyond_pythons_years(engine: EngineUnderTest, name: str) -> None:
     kind, values, text = MOMENTS[name]

@@ -75,6 +75,7 @@ def lived(engine: EngineUnderTest) -> Ground:
     return ground
 
 
+@pytest.mark.tier("fast")
 @needs(Ability.COMMIT_VERSIONS)
 def test_each_change_of_a_row_is_told_with_its_version(engine: EngineUnderTest) -> None:
     found = changes(lived(engine), version(0), version(4))
@@ -166,6 +167,7 @@ def test_values_of_all_types_come_through(engine: EngineUnderTest) -> None:
     assert [{name: row[name] for name in TYPES.schema.names} for row in found] == expected
 
 
+@pytest.mark.tier("fast")
 @needs(Ability.COMMIT_VERSIONS)
 def test_commits_tell_who_has_changed_what(engine: EngineUnderTest) -> None:
     ground = engine.make({"t": numbers(0, 10)})

@@ -72,6 +72,7 @@ def test_a_table_knows_its_keys(engine: EngineUnderTest) -> None:
     assert ground.table().keys == (Key(("id",), True), Key(("a",)), Key(("b", "note")))
 
 
+@pytest.mark.tier("fast")
 def test_a_second_row_with_a_key_is_refused_and_changes_nothing(engine: EngineUnderTest) -> None:
     ground = keyed(engine)
     insert(ground, {"id": 1, "note": "first"})
@@ -103,6 +104,7 @@ def test_null_in_a_unique_key_meets_nothing(engine: EngineUnderTest) -> None:
     assert ground.read().num_rows == 5
 
 
+@pytest.mark.tier("fast")
 def test_an_update_may_not_take_the_key_of_another(engine: EngineUnderTest) -> None:
     ground = keyed(engine)
     insert(ground, {"id": 1}, {"id": 2}, {"id": 3})
@@ -179,6 +181,7 @@ def test_a_transaction_is_checked_when_it_is_committed(engine: EngineUnderTest) 
     assert [row["note"] for row in ground.read().to_pylist()] == ["there"]
 
 
+@pytest.mark.tier("fast")
 def test_the_first_of_two_transactions_with_a_key_wins(engine: EngineUnderTest) -> None:
     ground = keyed(engine)
     first, second = begun(ground), begun(ground)

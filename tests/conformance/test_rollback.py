@@ -53,6 +53,7 @@ def changed(engine: EngineUnderTest) -> Ground:
     return ground
 
 
+@pytest.mark.tier("fast")
 @needs(Ability.COMMIT_VERSIONS)
 def test_a_rollback_is_a_new_version_with_the_old_rows_and_their_ids(engine: EngineUnderTest) -> None:
     ground = changed(engine)
@@ -145,6 +146,7 @@ def test_who_saw_rows_before_a_rollback_does_not_overwrite_those_after_it(engine
     assert (2, row_id, "n00002") in rows(ground)
 
 
+@pytest.mark.tier("fast")
 @needs(Ability.COMMIT_VERSIONS)
 def test_a_tag_stands_for_its_version_and_can_be_taken_away(engine: EngineUnderTest) -> None:
     ground = changed(engine)

@@ -56,6 +56,7 @@ def rows(ground: Ground) -> dict[int, tuple[int, int]]:
     return {row["id"]: (row["low"], row["high"]) for row in ground.read().to_pylist()}
 
 
+@pytest.mark.tier("fast")
 @pytest.mark.parametrize("change", [Change.UPDATE, Change.UPSERT], ids=lambda change: change.value)
 def test_a_check_over_two_columns_holds_for_the_row_that_two_updates_make(
     engine: EngineUnderTest, change: Change
@@ -89,6 +90,7 @@ def test_a_row_that_became_good_meanwhile_was_refused_when_it_was_sent(engine: E
     assert rows(ground)[1] == (15, 30)
 
 
+@pytest.mark.tier("fast")
 def test_a_key_over_two_columns_holds_for_the_row_that_two_updates_make(engine: EngineUnderTest) -> None:
     ground = made(engine, unique=True)
     first = sent(ground, low=2)

@@ -39,12 +39,14 @@ def matching(rows: pa.Table, sql: str) -> list[int]:
         return [row[0] for row in database.execute(f"SELECT id FROM t WHERE {sql} ORDER BY id").fetchall()]
 
 
+@pytest.mark.tier("fast")
 def test_a_scan_gives_all_rows_in_the_order_of_insertion(engine: EngineUnderTest) -> None:
     ground = engine.make({"t": NUMBERS})
     rows = ground.read(ScanRequest(columns=tuple(NUMBERS.column_names)))
     assert rows.to_pydict() == NUMBERS.to_pydict()
 
 
+@pytest.mark.tier("fast")
 def test_every_type_comes_through_untouched(engine: EngineUnderTest) -> None:
     ground = engine.make({"t": TYPES})
     assert data_schema(ground.table().schema).types == TYPES.schema.types
@@ -68,6 +70,7 @@ def test_a_scan_of_no_columns_still_counts(engine: EngineUnderTest) -> None:
     assert ground.count(ScanRequest(columns=())) == NUMBERS.num_rows
 
 
+@pytest.mark.tier("fast")
 @pytest.mark.parametrize("name", FILTERS)
 def test_a_filter_loses_no_row_and_invents_none(engine: EngineUnderTest, name: str) -> None:
     condition, sql = FILTERS[name]

@@ -85,6 +85,7 @@ def contents(ground: Ground) -> list[tuple[Any, ...]]:
     return sorted((tuple(row.values()) for row in rows), key=repr)
 
 
+@pytest.mark.tier("fast")
 def test_an_upsert_updates_what_is_there_and_inserts_the_rest(engine: EngineUnderTest) -> None:
     ground = made(engine)
     told, counts = change(ground, UPSERT, [{"id": 3, "name": "c"}, {"id": 2, "name": "B"}])
@@ -107,6 +108,7 @@ def test_the_primary_key_is_taken_when_none_is_named(engine: EngineUnderTest) ->
     assert contents(ground) == [(2, "b", 21), (7, None, 7), (9, None, 9)]
 
 
+@pytest.mark.tier("fast")
 def test_all_of_it_is_refused_where_a_part_is_wrong(engine: EngineUnderTest) -> None:
     ground = made(engine, primary=["id"], checks=("age < 100",))
     before = contents(ground)

@@ -43,6 +43,7 @@ def refused(table: Table, ground: Ground, at: AsOf) -> None:
     table.schema_at(ground.ctx, at)
 
 
+@pytest.mark.tier("fast")
 @pytest.mark.needs(Ability.COMMIT_VERSIONS)
 def test_version_0_is_the_table_as_created_and_each_commit_counts_one(engine: EngineUnderTest) -> None:
     ground = grown(engine)
@@ -57,6 +58,7 @@ def test_an_old_version_stays_as_it_was_while_the_table_grows(engine: EngineUnde
     assert ids(ground, version(2)) == before == list(range(20))
 
 
+@pytest.mark.tier("fast")
 def test_a_row_has_the_same_id_in_every_version(engine: EngineUnderTest) -> None:
     ground = grown(engine)
     columns = ("id", ROW_ID)
@@ -65,6 +67,7 @@ def test_a_row_has_the_same_id_in_every_version(engine: EngineUnderTest) -> None
     assert old == new[:10]
 
 
+@pytest.mark.tier("fast")
 @pytest.mark.needs(Ability.COMMIT_VERSIONS)
 def test_a_timestamp_means_the_last_commit_not_after_it(engine: EngineUnderTest) -> None:
     ground = engine.make({"t": numbers(0, 10)})

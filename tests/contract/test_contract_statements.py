@@ -26,6 +26,7 @@ CHANGES = pa.table({"name": ["x"], "rowid": pa.array([1], pa.int64())})
 IDS = pa.table({"rowid": pa.array([1, 2], pa.int64())})
 
 
+@pytest.mark.tier("fast")
 @pytest.mark.parametrize("header", HEADERS)
 def test_a_repeat_of_a_committed_statement_gets_the_recorded_count(lake: Lake, header: str) -> None:
     client = lake.json.with_header(header, "s1")

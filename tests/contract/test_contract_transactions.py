@@ -114,6 +114,7 @@ def test_ends_can_be_repeated_and_not_turned_round(lake: Lake) -> None:
 # Deferred commit
 
 
+@pytest.mark.tier("fast")
 def test_nothing_is_seen_before_the_commit_and_all_of_it_after(lake: Lake) -> None:
     transaction = lake.json.begin(auto_commit=False)
     client = lake.json.inside(transaction)
@@ -129,6 +130,7 @@ def test_nothing_is_seen_before_the_commit_and_all_of_it_after(lake: Lake) -> No
     assert list(lake.rows("analytics.other").values()) == [{"a": 1, "b": "x"}]
 
 
+@pytest.mark.tier("fast")
 def test_all_tables_change_at_one_instant(lake: Lake) -> None:
     before = lake.json.begin(auto_commit=False)
     transaction = lake.json.begin(auto_commit=False)
@@ -149,6 +151,7 @@ def test_a_rollback_leaves_no_trace(lake: Lake) -> None:
     assert lake.rows() == before
 
 
+@pytest.mark.tier("fast")
 def test_a_failed_operation_aborts_a_deferred_transaction_whole(lake: Lake) -> None:
     transaction = lake.json.begin(auto_commit=False)
     lake.json.inside(transaction).insert(EVENTS, events(10))

@@ -31,6 +31,7 @@ def test_any_flight_client_can_delete(lake: Lake) -> None:
         assert json.loads(result.body.to_pybytes()) == {"status": "success", "affected_rows": 1}
 
 
+@pytest.mark.tier("fast")
 def test_returning_gives_the_rows_as_they_were_in_the_order_of_the_ids(lake: Lake) -> None:
     answer = lake.json.delete("analytics.events", [3, 1], returning=True)
     assert answer.affected_rows == 2
@@ -62,6 +63,7 @@ def test_no_rowid_support() -> None:
         connection.close()
 
 
+@pytest.mark.tier("fast")
 @pytest.mark.parametrize("missing", [99, -7, 2**63 - 1])
 def test_an_id_that_is_not_there_is_told_and_nothing_is_deleted(lake: Lake, missing: int) -> None:
     with refused("NOT_FOUND", f"row_id {missing} not found in table"):

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.tier("fast")
 OPERATIONS = "insert, update, upsert, insert_missing or delete_matching"
 
 
+@pytest.mark.tier("fast")
 def test_rows_are_inserted_and_counted(lake: Lake) -> None:
     answer = lake.json.insert("analytics.events", events(10, 11, 12))
     assert (answer.status, answer.affected_rows, answer.rows) == ("success", 3, None)
@@ -36,6 +37,7 @@ def test_returning_false_is_the_default_and_may_be_said(lake: Lake) -> None:
     assert lake.json.insert("analytics.events", events(10), returning=False).rows is None
 
 
+@pytest.mark.tier("fast")
 def test_returning_gives_the_inserted_rows_back(lake: Lake) -> None:
     answer = lake.json.insert("analytics.events", events(10, 11), returning=True)
     assert answer.affected_rows == 2

@@ -34,6 +34,7 @@ def test_row_ids_go_on_over_batches(lake: Lake) -> None:
     assert [lake.names()[row_id] for row_id in (0, 1, 2)] == ["new20", "new21", "new22"]
 
 
+@pytest.mark.tier("fast")
 def test_returning_gives_the_new_values_back(lake: Lake) -> None:
     answer = lake.json.update("analytics.events", [4, 2], events(44, 22), returning=True)
     assert answer.rows is not None
@@ -68,6 +69,7 @@ def test_no_rowid_support() -> None:
         connection.close()
 
 
+@pytest.mark.tier("fast")
 @pytest.mark.parametrize("missing", [99, 5, -1, 2**63 - 1, -(2**63)])
 def test_row_not_found_changes_nothing(lake: Lake, missing: int) -> None:
     before = lake.rows()

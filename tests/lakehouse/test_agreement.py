@@ -23,7 +23,7 @@ from sparkport.catalog.ddl import (
     SetNotNull,
 )
 
-pytestmark = pytest.mark.tier("thorough")
+pytestmark = pytest.mark.tier("fast")
 
 _INNER = pa.struct([("a", pa.int32()), ("b", pa.string())])
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from tests.lakehouse.handles import NOBODY, Handle, create, version
 from tests.support.lakehouse import Lake
+from tests.support.tiers import FAST
 
 from sparkport.catalog import AsOf, AsOfUnit, ScanRequest
 from sparkport.catalog.versions import TableTag
@@ -78,7 +79,7 @@ def mode(table: Handle, how: str) -> None:
     table.sql(f"ALTER TABLE {{t}} SET TBLPROPERTIES ({properties})")
 
 
-@pytest.mark.parametrize("how", ["merge-on-read", "copy-on-write"])
+@pytest.mark.parametrize("how", [pytest.param("merge-on-read", marks=FAST), "copy-on-write"])
 def test_a_life_between_sparkport_and_plain_spark_is_told_exactly(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
@@ -150,6 +151,7 @@ def test_snapshots_are_held_while_their_changes_are_read(lake: Lake) -> None:
     assert reader.reading(uuid) == set()
 
 
+@pytest.mark.tier("fast")
 def test_what_has_expired_is_said_and_a_tag_keeps_its_version(lake: Lake) -> None:
     table = make(lake, range(3))
     table.insert(rows(10))

@@ -40,6 +40,7 @@ def rows(table: Handle) -> dict[int, tuple[int, int]]:
     return {row["id"]: (row["low"], row["high"]) for row in table.sparkport().values()}
 
 
+@pytest.mark.tier("fast")
 @pytest.mark.parametrize(
     ("high", "comes_out"), [(3, {1: (1, 3), 2: (1, 10), 3: (1, 10)}), (8, {1: (5, 8), 2: (5, 10), 3: (5, 10)})]
 )

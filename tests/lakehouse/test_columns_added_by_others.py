@@ -47,6 +47,7 @@ def column(name: str, kind: pa.DataType, default: str, *, nullable: bool = True)
     return pa.field(name, kind, nullable=nullable, metadata={"default": default})
 
 
+@pytest.mark.tier("fast")
 @pytest.mark.parametrize("nullable", [True, False], ids=["optional", "required"])
 def test_a_column_that_others_add_has_its_default_in_rows_that_wait(lake: Lake, table: Handle, nullable: bool) -> None:
     alter_as_stranger(table, AddColumn(column("level", pa.int32(), "7", nullable=nullable)))

@@ -41,6 +41,7 @@ pytestmark = pytest.mark.tier("thorough")
 ROWS = pa.table({"id": pa.array([1, 2, None], pa.int32()), "big": pa.array([2**64 - 1, 0, None], pa.uint64())})
 
 
+@pytest.mark.tier("fast")
 def test_a_second_server_finds_all_that_was_declared(lake: Lake) -> None:
     table = create(lake, "declared", ROWS, checks=("id > 0",))
     table.alter(SetDefault("id", "7"), SetComment("numbers", "id"), SetComment("a table"))
@@ -55,6 +56,7 @@ def test_a_second_server_finds_all_that_was_declared(lake: Lake) -> None:
         assert again.catalog.version(NOBODY) == lake.opened.catalog.version(NOBODY)
 
 
+@pytest.mark.tier("fast")
 def test_the_catalog_version_follows_names_and_columns_and_not_rows(lake: Lake) -> None:
     catalog = lake.opened.catalog
     seen = [catalog.version(NOBODY).version]
@@ -85,6 +87,7 @@ def test_a_name_that_comes_back_does_not_bring_its_values_back(lake: Lake) -> No
     assert table.read(at=version(1)).drop_columns(["rowid"]).equals(ROWS)
 
 
+@pytest.mark.tier("fast")
 def test_what_cannot_be_done_is_refused_and_leaves_the_table_as_it_was(lake: Lake) -> None:
     table = create(lake, "firm", ROWS)
     location = lake.pointers.location(TableName("public", "firm"))

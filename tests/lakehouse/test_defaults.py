@@ -81,6 +81,7 @@ def iceberg(table: Handle, name: str) -> dict[str, Any]:
 VALUES = {name: value for name, (_, _, value) in PLAIN.items()}
 
 
+@pytest.mark.tier("fast")
 def test_rows_that_were_there_have_the_default_for_everybody_and_keep_it(lake: Lake) -> None:
     table = create(lake, "plain", ROWS)
     table.alter(*(column(name, kind, default) for name, (kind, default, _) in PLAIN.items()))
@@ -104,6 +105,7 @@ def test_what_spark_writes_and_compacts_keeps_defaults(lake: Lake) -> None:
     assert table.agreed() == after
 
 
+@pytest.mark.tier("fast")
 def test_null_is_not_taken_for_the_default(lake: Lake) -> None:
     table = create(lake, "nulls", ROWS)
     table.alter(column("level", pa.int32(), "7"))
@@ -134,6 +136,7 @@ def test_defaults_of_types_that_iceberg_lacks_are_kept_as_such_values_are(lake: 
     assert first["fixed"] == b"\1\2\3"
 
 
+@pytest.mark.tier("fast")
 def test_filters_find_rows_by_a_default_that_is_in_no_file(lake: Lake) -> None:
     table = create(lake, "filtered", ROWS)
     table.alter(column("level", pa.int32(), "7"))

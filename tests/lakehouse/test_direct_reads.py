@@ -44,6 +44,7 @@ def pairs(found: ScanResult) -> list[tuple[int, str]]:
     return sorted((row["id"], row["name"]) for row in found.rows.to_pylist())
 
 
+@pytest.mark.tier("fast")
 def test_whole_tables_are_read_from_the_files(duckdb: Attached, table: Handle) -> None:
     found = duckdb.scan(f"public.{table.name}", ["id", "name"])
     assert (found.calls, found.received_bytes) == (1, 0)

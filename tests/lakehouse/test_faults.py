@@ -15,6 +15,7 @@ from tests.faults.lost import lost_cases
 from tests.faults.rig import Rig, ending, pyiceberg_rows
 from tests.faults.transactions import TRANSACTIONS, run_transaction, transaction_cases
 from tests.support.spark import shared_spark
+from tests.support.tiers import FAST
 
 from sparkport.catalog.statement import Change
 from sparkport.errors import InternalError, Unavailable
@@ -42,8 +43,8 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     ("operation", "point", "happens"),
     [
         ("insert", "apply.after", False),
-        ("update", "metadata.after", False),
-        ("insert", "pointer.after", True),
+        pytest.param("update", "metadata.after", False, marks=FAST),
+        pytest.param("insert", "pointer.after", True, marks=FAST),
         ("create", "metadata.after", False),
     ],
 )
@@ -102,18 +103,21 @@ def test_an_orderly_end_lets_writes_finish_and_leaves_nothing(own: Rig) -> None:
 # The plan of a fault
 
 
+@pytest.mark.tier("fast")
 def test_a_plan_is_read_as_it_is_written() -> None:
     plans = [Fault("publish.before"), Fault("apply.before", "spark", 0.25), Fault("stage.after", "error", 0.0, 3)]
     assert [Fault.parse(str(plan)) for plan in plans] == plans
     assert Fault.parse("publish.before") == plans[0]
 
 
+@pytest.mark.tier("fast")
 @pytest.mark.parametrize("text", ["", "nowhere", "publish.before=laugh", "publish.before#x", "publish.before=spark:-1"])
 def test_a_plan_that_cannot_be_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no such fault"):
         Fault.parse(text)
 
 
+@pytest.mark.tier("fast")
 def test_a_fault_happens_at_its_point_and_time_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = tmp_path / "plan"
     plan.write_text("stage.after#2=error")
@@ -126,6 +130,7 @@ def test_a_fault_happens_at_its_point_and_time_only(tmp_path: Path, monkeypatch:
     assert not plan.exists()
 
 
+@pytest.mark.tier("fast")
 def test_an_answer_is_lost_when_that_is_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faults, "_seen", type(faults._seen)())
     monkeypatch.setenv("SPARKPORT_FAULT", "pointer.after=lost")
@@ -133,6 +138,7 @@ def test_an_answer_is_lost_when_that_is_the_plan(monkeypatch: pytest.MonkeyPatch
         fault("pointer.after")
 
 
+@pytest.mark.tier("fast")
 def test_spark_is_killed_when_that_is_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     killed = threading.Event()
     monkeypatch.setattr(faults, "_kill_spark", killed.set)
@@ -142,6 +148,7 @@ def test_spark_is_killed_when_that_is_the_plan(monkeypatch: pytest.MonkeyPatch) 
     assert killed.wait(10)
 
 
+@pytest.mark.tier("fast")
 def test_faults_of_one_plan_come_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = tmp_path / "plan"
     plan.write_text("pointer.after=lost\nstage.after=error")
@@ -155,6 +162,7 @@ def test_faults_of_one_plan_come_one_after_the_other(tmp_path: Path, monkeypatch
     assert not plan.exists()
 
 
+@pytest.mark.tier("fast")
 def test_all_faults_are_every_change_at_every_point_with_every_victim() -> None:
     chosen = cases(7)
     assert chosen == cases(7)
@@ -165,6 +173,7 @@ def test_all_faults_are_every_change_at_every_point_with_every_victim() -> None:
     assert len(chosen) == 110
 
 
+@pytest.mark.tier("fast")
 def test_answers_are_lost_at_every_point_of_every_change() -> None:
     chosen = lost_cases(7)
     assert chosen == lost_cases(7) != lost_cases(8)
@@ -176,6 +185,7 @@ def test_answers_are_lost_at_every_point_of_every_change() -> None:
     assert deferred == {(point, action) for point in POINTS for action in ("lost", "cut")}
 
 
+@pytest.mark.tier("fast")
 def test_two_hundred_faults_in_transactions_are_half_over_two_tables() -> None:
     chosen = transaction_cases(7)
     assert chosen == transaction_cases(7) != transaction_cases(8)
@@ -191,9 +201,9 @@ def test_two_hundred_faults_in_transactions_are_half_over_two_tables() -> None:
     [
         ("two tables", "defer.after", False),
         ("one table", "apply.between", False),
-        ("two tables", "apply.after", False),
+        pytest.param("two tables", "apply.after", False, marks=FAST),
         ("two tables", "pointer.before", False),
-        ("two tables, one of them new rows only", "pointer.after", True),
+        pytest.param("two tables, one of them new rows only", "pointer.after", True, marks=FAST),
     ],
 )
 def test_a_killed_server_leaves_a_whole_transaction_or_none(

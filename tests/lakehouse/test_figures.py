@@ -34,6 +34,7 @@ def told(figures: Iterable[Figure]) -> dict[tuple[str, str], float]:
     }
 
 
+@pytest.mark.tier("fast")
 def test_tables_commits_and_spark_are_told_of(lake: Lake) -> None:
     opened = lake.opened
     shared_spark().wait_ready(300)

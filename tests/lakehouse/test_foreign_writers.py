@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from tests.lakehouse.fixtures import materialise, with_equality_deletes
 from tests.lakehouse.handles import NOBODY, Handle, create, main_of, version
 from tests.support.lakehouse import Lake
+from tests.support.tiers import FAST
 
 from sparkport.catalog import CallContext, ScanRequest
 from sparkport.catalog.ddl import AddColumn, DropColumn, DropField, RenameColumn
@@ -67,7 +68,7 @@ def meanwhile(point: str, action: Callable[[], object], *, times: int = 1) -> It
 # In the middle of our statements
 
 
-@pytest.mark.parametrize("point", ["apply.before", "apply.after", "publish.before"])
+@pytest.mark.parametrize("point", ["apply.before", pytest.param("apply.after", marks=FAST), "publish.before"])
 def test_an_append_of_spark_in_the_middle_of_our_statements_is_kept(table: Handle, point: str) -> None:
     ids = table.ids()
     with meanwhile(point, lambda: table.sql("INSERT INTO {t} VALUES (100, 1)")):
@@ -199,6 +200,7 @@ def made(lake: Lake, columns: str, more: str = "", *statements: str) -> Handle:
 V3 = "TBLPROPERTIES ('format-version' = '3')"
 
 
+@pytest.mark.tier("fast")
 def test_a_plain_v3_table_of_spark_takes_all_statements(lake: Lake) -> None:
     table = made(lake, "id BIGINT NOT NULL, v BIGINT", V3, "INSERT INTO {t} VALUES (1, 1), (2, 2), (3, 3)")
     ids = table.ids()
@@ -211,6 +213,7 @@ def test_a_plain_v3_table_of_spark_takes_all_statements(lake: Lake) -> None:
     assert [len(table.read(at=version(number))) for number in range(5)] == [0, 3, 4, 4, 3]
 
 
+@pytest.mark.tier("fast")
 def test_a_v2_table_is_read_and_appended_to_and_changes_say_how_to_upgrade(lake: Lake) -> None:
     table = made(
         lake,

@@ -16,7 +16,7 @@ from sparkport.filters.predicates import col
 from sparkport.lakehouse.journal.net import FIRST_ID
 from sparkport.lakehouse.journal.settings import JournalSettings
 
-pytestmark = pytest.mark.tier("thorough")
+pytestmark = pytest.mark.tier("fast")
 
 _numbers = count()
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from tests.faults.rig import Rig
 from tests.support.spark import shared_spark
+from tests.support.tiers import FAST
 
 from sparkport.catalog.statement import Change
 from sparkport.errors import SparkportError
@@ -62,8 +63,8 @@ EXPECTED = {0: "changed", 2: "n2", 9: "new"}
         ("stage.before", "server", False),
         ("stage.after", "server", False),
         ("pointer.before", "server", False),
-        ("pointer.after", "server", True),
-        ("pointer.before", "lost", False),
+        pytest.param("pointer.after", "server", True, marks=FAST),
+        pytest.param("pointer.before", "lost", False, marks=FAST),
         ("pointer.after", "lost", True),
     ],
 )
@@ -91,7 +92,7 @@ def test_a_commit_that_is_cut_off_is_there_whole_or_not_at_all(
 @pytest.mark.parametrize(
     ("point", "action"),
     [
-        *((point, "server") for point in FLUSH_POINTS),
+        *(pytest.param(point, "server", marks=[FAST] if point == "publish.before" else []) for point in FLUSH_POINTS),
         *((point, action) for point in FLUSH_POINTS[1:-1:2] for action in ("lost", "error")),
     ],
 )

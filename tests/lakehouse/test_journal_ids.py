@@ -99,6 +99,7 @@ def forget_flushes(lake: Lake) -> None:
 # What waits
 
 
+@pytest.mark.tier("fast")
 def test_changes_of_rows_that_are_published_meanwhile_hold_when_the_flush_is_long_ago(
     lake: Lake, table: Handle
 ) -> None:
@@ -226,6 +227,7 @@ def test_a_transaction_that_deletes_a_row_that_came_and_went_in_the_journal_comm
     assert set(by_key(table.agreed())) == {1, 2}
 
 
+@pytest.mark.tier("fast")
 def test_an_update_is_not_lost_after_a_flush_whose_entries_came_to_nothing(lake: Lake, table: Handle) -> None:
     """A transaction goes on after DDL of its own session: it has seen what was flushed before that, and no more."""
     flush(lake)
@@ -258,6 +260,7 @@ def twin(lake: Lake, table: Handle) -> Handle:
     return Handle(lake, name.name)
 
 
+@pytest.mark.tier("fast")
 def test_the_journal_of_a_table_is_not_shown_in_another_with_the_same_uuid(
     lake: Lake, table: Handle, twin: Handle
 ) -> None:

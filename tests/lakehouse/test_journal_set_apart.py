@@ -64,6 +64,7 @@ def both(lake: Lake, first: Handle, second: Handle, rows: pa.Table) -> None:
     tx.commit()
 
 
+@pytest.mark.tier("fast")
 @pytest.mark.parametrize("kind", POISONS)
 def test_a_table_whose_flush_fails_is_set_apart_and_all_others_go_on(lake: Lake, other: Lake, kind: str) -> None:
     flushed, altered, loaded = (create(lake, new_name(), FIVE) for _ in range(3))

@@ -64,6 +64,7 @@ def ids(handle: Handle) -> list[int]:
     return sorted(handle.read().column("id").to_pylist())
 
 
+@pytest.mark.tier("fast")
 def test_of_all_who_bring_a_key_to_two_servers_one_wins(pair: tuple[Lake, Lake]) -> None:
     here = keyed(pair[0])
     there = Handle(pair[1], "t")

@@ -136,6 +136,7 @@ def test_the_connection_ends_while_the_server_commits(
     check_committed(lake, near, tx, [table])
 
 
+@pytest.mark.tier("fast")
 def test_the_connection_ends_before_the_answer(
     lake: Lake, near: Client, far: Client, proxy: FaultProxy, tables: list[Handle]
 ) -> None:
@@ -300,6 +301,7 @@ def silent(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Silent:
     return found
 
 
+@pytest.mark.tier("fast")
 def test_a_database_that_commits_and_does_not_say_so(lake: Lake, near: Client, tables: list[Handle]) -> None:
     tx = begun(near, tables)
     with at_point("pointer.after", _no_answer):

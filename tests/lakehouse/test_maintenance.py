@@ -94,6 +94,7 @@ def test_commits_that_put_manifests_together_keep_row_ids(rig: Rig) -> None:
     assert len(_manifests(rig)) < 5
 
 
+@pytest.mark.tier("fast")
 def test_all_steps_keep_rows_row_ids_and_version_numbers(rig: Rig) -> None:
     before, number = busy(rig), rig.number
     report = rig.maintenance().run(NAME)
@@ -122,6 +123,7 @@ def test_a_second_run_finds_nothing_to_do(rig: Rig) -> None:
     assert rig.metadata.metadata_location == location
 
 
+@pytest.mark.tier("fast")
 def test_an_update_after_compaction_finds_its_row(rig: Rig) -> None:
     before = busy(rig)
     rig.maintenance().run(NAME)
@@ -153,6 +155,7 @@ def test_compaction_makes_small_row_groups_where_a_table_says_nothing_of_them(ri
     assert len(found) == 179_999
 
 
+@pytest.mark.tier("fast")
 def test_a_transaction_goes_on_reading_what_it_began_with(rig: Rig) -> None:
     before = busy(rig)
     manager = rig.engine.transactions
@@ -267,6 +270,7 @@ def test_tables_that_are_gone_are_forgotten_in_the_background(rig: Rig) -> None:
     assert NAME not in {*thread._seen, *thread._orphans_due, *rig.engine.committer.written()}
 
 
+@pytest.mark.tier("fast")
 def test_files_of_nobody_and_forgotten_metadata_are_removed(rig: Rig) -> None:
     with rig.spark() as spark:
         spark.sql("ALTER TABLE lake.public.events SET TBLPROPERTIES ('write.metadata.previous-versions-max' = '3')")

@@ -25,6 +25,7 @@ def test_healthy_tables_go_on_beside_one_that_cannot_be_published(rig: Rig, pois
     assert commits
 
 
+@pytest.mark.tier("fast")
 def test_the_whole_run_meets_every_kind_at_both_catalogs() -> None:
     met = {(case.poison, case.catalog) for case in poisonings(1)}
     assert met == {(poison, catalog) for poison in POISONS for catalog in ("sqlite", "postgresql")}

@@ -65,6 +65,7 @@ PEOPLE = pa.table(
 # A table's life
 
 
+@pytest.mark.tier("fast")
 def test_a_table_lives_from_create_to_drop(client: Client, server: Server) -> None:
     client.create_table("public.life", PEOPLE.schema)
     with DuckDBClient(server.location) as process:
@@ -102,6 +103,7 @@ def main_of_server(server: Server, name: str) -> object:
     return next((entry for entry in entries if entry.name == name), None)
 
 
+@pytest.mark.tier("fast")
 def test_create_table_as_in_one_transaction_sees_its_own_table(duck: Attached, lake: Lake) -> None:
     """The client sends its transaction with the rows, and not with CREATE TABLE."""
     with duck.transaction():
@@ -325,6 +327,7 @@ def test_a_recorded_value_of_every_type_comes_back_as_it_was_sent(lake: Lake, se
 # Transactions and repeats
 
 
+@pytest.mark.tier("fast")
 def test_plain_sql_holds_statements_on_two_tables_together(duck: Attached, lake: Lake) -> None:
     one, other = create(lake, "held_one", PEOPLE.slice(0, 2)), create(lake, "held_other", PEOPLE.slice(0, 2))
     before = one.ids()
@@ -339,6 +342,7 @@ def test_plain_sql_holds_statements_on_two_tables_together(duck: Attached, lake:
     assert len(other.agreed()) == 1
 
 
+@pytest.mark.tier("fast")
 def test_what_is_rolled_back_never_happened(duck: Attached, lake: Lake) -> None:
     table = create(lake, "never", PEOPLE.slice(0, 2))
     with duck.transaction():
@@ -375,6 +379,7 @@ def test_a_repeated_statement_is_recognised_by_a_server_that_was_started_anew(la
 # Before Spark is there
 
 
+@pytest.mark.tier("fast")
 def test_reads_and_ddl_work_without_spark_and_writes_wait_for_their_deadline(lake: Lake) -> None:
     table = create(lake, "waiting", PEOPLE)
     settings = LakehouseSettings(warehouse=str(lake.warehouse), catalog_uri=lake.opened.settings.catalog_uri)

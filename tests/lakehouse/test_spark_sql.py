@@ -78,6 +78,7 @@ def staged(lake: Lakehouse) -> list[Path]:
     return list(lake.engine.storage.staging.folder.glob("query-*/*"))
 
 
+@pytest.mark.tier("fast")
 def test_a_query_joins_tables_by_every_name_they_have(ada: Client, lake: Lakehouse) -> None:
     query = (
         "WITH t AS (SELECT id FROM lake.public.orders) "
@@ -87,6 +88,7 @@ def test_a_query_joins_tables_by_every_name_they_have(ada: Client, lake: Lakehou
     assert staged(lake) == []
 
 
+@pytest.mark.tier("fast")
 def test_committed_rows_are_seen_though_the_journal_still_holds_them(ada: Client) -> None:
     ada.create_table("public.fresh", pa.schema([("id", pa.int64())]))
     for number in range(3):
@@ -157,6 +159,7 @@ def test_types_that_cannot_be_sent_are_named(ada: Client) -> None:
         rows(ada, "SELECT NULL x")
 
 
+@pytest.mark.tier("fast")
 def test_only_tables_that_the_caller_may_read_exist_for_a_query(bob: Client) -> None:
     assert rows(bob, "SELECT max(id) FROM public.orders") == [(3,)]
     for query in (
@@ -199,6 +202,7 @@ def test_what_spark_is_set_up_with_is_not_told(ada: Client, lake: Lakehouse) -> 
     ]
 
 
+@pytest.mark.tier("fast")
 def test_nothing_can_be_changed(ada: Client) -> None:
     for query in ("DROP TABLE public.orders", "WITH t AS (SELECT 1) INSERT INTO orders SELECT 1, 'x'"):
         with pytest.raises(InvalidArgument):
@@ -206,6 +210,7 @@ def test_nothing_can_be_changed(ada: Client) -> None:
     assert rows(ada, "SELECT count(*) FROM orders") == [(3,)]
 
 
+@pytest.mark.tier("fast")
 def test_a_plan_is_shown_without_running_anything(ada: Client, bob: Client) -> None:
     (plan,) = ada.call_table("spark.explain", "SELECT name, count(*) FROM orders GROUP BY name").read_all()["plan"]
     assert "HashAggregate" in plan.as_py()

@@ -46,6 +46,7 @@ def begin(lake: Lake, *, session: str | None = None) -> CallContext:
 # Conflicts
 
 
+@pytest.mark.tier("fast")
 def test_of_two_updates_of_one_row_the_first_committer_wins(lake: Lake, table: Handle) -> None:
     ids = table.ids()
     first, second = begin(lake), begin(lake)
@@ -56,6 +57,7 @@ def test_of_two_updates_of_one_row_the_first_committer_wins(lake: Lake, table: H
     assert (rows[ids[1]]["name"], rows[ids[2]]["name"]) == ("first", "n2")
 
 
+@pytest.mark.tier("fast")
 def test_changes_of_different_rows_do_not_conflict(lake: Lake, table: Handle) -> None:
     ids = table.ids()
     first, second = begin(lake), begin(lake)
@@ -169,6 +171,7 @@ def address(table: Handle) -> dict[str, str]:
     return {"schema": "public", "table": table.name}
 
 
+@pytest.mark.tier("fast")
 def test_a_statement_is_remembered_with_its_count_by_the_next_server_too(lake: Lake, table: Handle) -> None:
     assert run(table, "insert-3", TEN.slice(0, 3)) == 3
     assert lake.opened.catalog.committed_statement("insert-3", **address(table)) == 3
@@ -191,6 +194,7 @@ def test_a_statement_that_fails_at_publishing_is_not_remembered(lake: Lake, tabl
     assert run(table, "on-fire", TEN) == 10
 
 
+@pytest.mark.tier("fast")
 def test_of_two_runs_of_one_statement_at_once_only_one_happens_and_both_are_told(table: Handle) -> None:
     barrier = Barrier(2)
 
@@ -236,6 +240,7 @@ def test_a_statement_that_is_at_two_servers_at_once_happens_once_and_both_are_to
 # Group commit
 
 
+@pytest.mark.tier("fast")
 def test_inserts_that_wait_share_snapshots_and_a_bad_one_fails_alone(lake: Lake, table: Handle) -> None:
     writers = 16
     barrier = Barrier(writers)
@@ -280,6 +285,7 @@ def test_inserts_that_wait_share_snapshots_and_a_bad_one_fails_alone(lake: Lake,
 # Refusals
 
 
+@pytest.mark.tier("fast")
 def test_rows_that_break_a_check_are_refused_and_leave_nothing(lake: Lake) -> None:
     table = create(lake, f"t{next(_numbers)}", TEN, checks=("id >= 0",))
     ids, location = table.ids(), table.current.location

@@ -38,6 +38,7 @@ def other(lake: Lake) -> Handle:
 # What a transaction sees
 
 
+@pytest.mark.tier("fast")
 def test_own_changes_are_seen_inside_and_nowhere_else(lake: Lake, table: Handle) -> None:
     tx, ids = Tx(lake), table.ids()
     table.insert(people((10, "new")), tx.ctx)
@@ -60,6 +61,7 @@ def test_own_changes_are_seen_inside_and_nowhere_else(lake: Lake, table: Handle)
     }
 
 
+@pytest.mark.tier("fast")
 def test_several_statements_on_one_row_come_to_one_change(lake: Lake, table: Handle) -> None:
     tx, ids = Tx(lake), table.ids()
     table.update([ids[1]], names("once"), tx.ctx)
@@ -107,6 +109,7 @@ def test_returning_gives_rows_as_the_transaction_sees_them(lake: Lake, table: Ha
     tx.rollback()
 
 
+@pytest.mark.tier("fast")
 def test_a_transaction_keeps_to_the_moment_it_began(lake: Lake, table: Handle, other: Handle) -> None:
     tx, ids = Tx(lake), table.ids()
     table.update([ids[0]], names("later"))
@@ -121,6 +124,7 @@ def test_a_transaction_keeps_to_the_moment_it_began(lake: Lake, table: Handle, o
     tx.rollback()
 
 
+@pytest.mark.tier("fast")
 def test_rollback_leaves_nothing(lake: Lake, table: Handle) -> None:
     tx, ids = Tx(lake), table.ids()
     before, held = table.current.location, lake.opened.engine.workspace.bytes_held()
@@ -162,6 +166,7 @@ def test_ids_that_are_not_there_are_skipped_or_refused(lake: Lake, table: Handle
 # Commits
 
 
+@pytest.mark.tier("fast")
 def test_two_tables_change_at_one_instant(lake: Lake, table: Handle, other: Handle) -> None:
     tx, ids, other_ids = Tx(lake), table.ids(), other.ids()
     table.update([ids[0]], names("paid"), tx.ctx)
@@ -196,6 +201,7 @@ def test_a_table_with_new_and_changed_rows_keeps_no_branch(lake: Lake, table: Ha
     assert totals == [5 + 1 + 1, 2]  # Iceberg's own: a new version of a row, a new row, and two versions that are gone
 
 
+@pytest.mark.tier("fast")
 def test_the_first_committer_of_a_row_wins(lake: Lake, table: Handle, other: Handle) -> None:
     first, second, ids = Tx(lake), Tx(lake), table.ids()
     table.update([ids[0]], names("first"), first.ctx)
@@ -253,6 +259,7 @@ def test_a_foreign_append_in_the_middle_of_a_commit_loses_nothing(lake: Lake, ta
     assert set(table.current.metadata.refs) == {"main"}
 
 
+@pytest.mark.tier("fast")
 def test_a_foreign_update_of_the_same_row_in_the_middle_of_a_commit_conflicts(lake: Lake, table: Handle) -> None:
     tx, ids = Tx(lake), table.ids()
     table.update([ids[0]], names("x"), tx.ctx)
@@ -264,6 +271,7 @@ def test_a_foreign_update_of_the_same_row_in_the_middle_of_a_commit_conflicts(la
     assert by_key(table.agreed())[0] == "spark"
 
 
+@pytest.mark.tier("fast")
 def test_compaction_moves_rows_without_a_conflict(lake: Lake, table: Handle) -> None:
     for number in range(3):
         table.insert(people((10 + number, "more")))
@@ -318,6 +326,7 @@ def test_transactions_that_wait_are_committed_together(lake: Lake, table: Handle
 # Serializable
 
 
+@pytest.mark.tier("fast")
 def test_write_skew_happens_under_snapshot_and_is_refused_under_serializable(
     lake: Lake, table: Handle, other: Handle
 ) -> None:

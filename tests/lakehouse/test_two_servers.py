@@ -105,6 +105,7 @@ def ahead(lake: Lake, seconds: float = 120) -> Iterator[None]:
 # Both alive
 
 
+@pytest.mark.tier("fast")
 def test_a_commit_of_one_is_seen_by_the_other_at_once_and_whole(pair: Pair) -> None:
     (a, a2), (b, b2) = pair.table(), pair.table()
     early, tx = Tx(pair.two), Tx(pair.one)
@@ -125,6 +126,7 @@ def test_a_commit_of_one_is_seen_by_the_other_at_once_and_whole(pair: Pair) -> N
     assert by_key(a.sparkport())[1] == "back"
 
 
+@pytest.mark.tier("fast")
 def test_the_first_of_the_two_to_commit_wins_a_row(pair: Pair) -> None:
     table, other = pair.table()
     ids = table.ids()
@@ -255,6 +257,7 @@ def test_a_server_that_only_seemed_dead_cannot_commit(pair: Pair) -> None:
     assert by_key(other.sparkport())[0] == "again"
 
 
+@pytest.mark.tier("fast")
 @only_postgresql
 def test_what_a_killed_server_left_open_is_aborted(pair: Pair) -> None:
     """After a while by whoever asks, and at once by the next server that finds its folder."""

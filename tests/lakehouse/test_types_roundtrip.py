@@ -25,7 +25,7 @@ from sparkport.lakehouse.columns.type_table import parquet_name
 from sparkport.lakehouse.columns.types import declared_field, spark_type, sql_type
 from sparkport.lakehouse.iceberg.edits import new_table
 
-pytestmark = pytest.mark.tier("thorough")
+pytestmark = pytest.mark.tier("fast")
 
 pytest.importorskip("tests.support.lakehouse", reason="the lakehouse of the tests is not there")
 
