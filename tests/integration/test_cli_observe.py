@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import signal
 import socket
-import subprocess
 import urllib.request
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
-from tests.integration.test_cli import COMMAND, environment, failure, run
+from tests.support.command import failure, run, serve
 from tests.support.ports import free_port
 
 from sparkport.client import connect
@@ -22,32 +19,17 @@ ROWS = pa.table({"n": [1, 2, 3]})
 
 
 def test_the_port_the_log_and_the_audit_are_there_from_the_start_to_the_end(tmp_path: Path) -> None:
-    port, audit, log = free_port(), tmp_path / "audit.jsonl", tmp_path / "log"
-    command = [*COMMAND, "serve", "--port", "0", "--http-port", str(port), "--audit", str(audit)]
-    with log.open("w") as stderr:
-        process = subprocess.Popen(
-            [*command, "--log-format", "json", "--slow-seconds", "1000"],
-            env=environment(),
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-        )
-        try:
-            assert process.stdout is not None
-            location = process.stdout.readline().strip().rpartition(" ")[2]
-            with connect(location) as client:
-                client.create_table("public.t", ROWS.schema)
-                client.insert("public.t", ROWS)
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=30) as answer:
-                assert json.loads(answer.read())["ready"]
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
-                assert b'sparkport_changed_rows_total{operation="insert"} 3.0' in answer.read()
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 0
-        finally:
-            process.kill()
-            process.communicate()
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    port, audit = free_port(), tmp_path / "audit.jsonl"
+    watched = ["--http-port", str(port), "--audit", str(audit), "--log-format", "json", "--slow-seconds", "1000"]
+    with serve(*watched) as server:
+        with connect(server.location) as client:
+            client.create_table("public.t", ROWS.schema)
+            client.insert("public.t", ROWS)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=30) as answer:
+            assert json.loads(answer.read())["ready"]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+            assert b'sparkport_changed_rows_total{operation="insert"} 3.0' in answer.read()
+    lines = [json.loads(line) for line in server.rest_of_log()]
     (insert,) = [line["call"] for line in lines if line.get("call", {}).get("action") == "insert"]
     assert (insert["table"], insert["changed"], insert["code"]) == ("lake.public.t", 3, "OK")
     events = [json.loads(line) for line in audit.read_text().splitlines()]
@@ -72,13 +54,6 @@ def test_an_audit_that_cannot_be_written_stops_the_start(tmp_path: Path) -> None
 
 
 def test_a_server_without_the_port_says_nothing_of_it() -> None:
-    process = subprocess.Popen(
-        [*COMMAND, "serve", "--port", "0"], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout is not None
-        assert "listening" in process.stdout.readline()
-    finally:
-        process.terminate()
-        _, log = process.communicate(timeout=30)
-    assert "http" not in log
+    with serve("--http-port", "0") as server:
+        pass
+    assert "http" not in "".join([server.ready, server.hint, *server.rest_of_log()])

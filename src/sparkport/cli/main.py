@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,9 +25,17 @@ __all__ = ["main"]
 _EPILOG = "Settings come from a file (--config or SPARKPORT_CONFIG), then SPARKPORT_* variables, then flags."
 
 
-def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> int:
-    """Run one command and return its exit code."""
-    options = _parser().parse_args(arguments)
+def main(
+    arguments: Sequence[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+    *,
+    stopping: threading.Event | None = None,
+) -> int:
+    """Run one command and return its exit code.
+
+    A server is stopped by signals, unless it is a guest in the process of others: then by ``stopping``.
+    """
+    options = _parser().parse_args(arguments, argparse.Namespace(stopping=stopping))
     # gRPC's core writes lines of its own to standard error; what matters in them is in our errors and logs.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
@@ -55,7 +64,7 @@ def _serve(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from sparkport.cli.serve import serve  # loads gRPC and Arrow, which `sparkport --version` can do without
 
     flags = {s.name: getattr(options, s.name) for s in SETTINGS if hasattr(options, s.name)}
-    return serve(load(flags, environ, file=options.config), options.target)
+    return serve(load(flags, environ, file=options.config), options.target, stopping=options.stopping)
 
 
 def _remote(name: str) -> Callable[[argparse.Namespace, Mapping[str, str]], int]:

@@ -45,12 +45,18 @@ _EXIT_SECONDS = 2.0
 """How long calls that do not notice their end may hold up the exit after the grace period."""
 
 
-def serve(settings: Settings, target: str | None) -> int:
-    """Serve until a signal comes, then let running calls end within the grace period. A second signal exits at once."""
+def serve(settings: Settings, target: str | None, *, stopping: threading.Event | None = None) -> int:
+    """Serve until a signal comes, then let running calls end within the grace period. A second signal exits at once.
+
+    With ``stopping`` it serves until that is set, and leaves to others what a process has but one of: its signals, the
+    mode of its files and its end.
+    """
     set_up_logging(settings.log_level, settings.log_format)
     limit_seconds(settings.expression_seconds)
-    os.umask(FileMode(settings.file_mode).umask)
-    stopping = _stop_on_signals()
+    own_process = stopping is None
+    if stopping is None:
+        os.umask(FileMode(settings.file_mode).umask)
+        stopping = _stop_on_signals()
     with contextlib.ExitStack() as ending:
         actions: list[CustomAction] = []
         catalogs = [_built_in(settings, ending, actions)] if target is None else load_catalogs(target)
@@ -61,7 +67,8 @@ def serve(settings: Settings, target: str | None) -> int:
         logger.info("stopping: running calls have %g seconds to end", settings.grace_seconds)
         server.stop(settings.grace_seconds)
     logger.info("stopped")
-    _exit_in_any_case()
+    if own_process:
+        _exit_in_any_case()
     return 0
 
 
