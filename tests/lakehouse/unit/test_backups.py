@@ -48,7 +48,7 @@ pytestmark = pytest.mark.tier("fast")
 
 @pytest.fixture
 def lake(tmp_path: Path) -> LakehouseSettings:
-    return small_lake(tmp_path / "warehouse", ("changes", "positions_v2"))
+    return small_lake(tmp_path / "warehouse", ("evolved", "positions_v2"))
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def drop(settings: LakehouseSettings, table: str) -> None:
 
 def test_tables_of_all_kinds_are_whole_in_another_place(tmp_path: Path, place: Path) -> None:
     lake = small_lake(tmp_path / "warehouse")
-    journal_rows(lake, "changes")
+    journal_rows(lake, "evolved")
     # As Spark has left them, manifests are not as long as is said, because the fixtures were moved.
     first = to_new(place, tmp_path / "first") if backed_up(lake, place).number == 1 else None
     assert first is not None
@@ -96,7 +96,7 @@ def test_a_second_backup_has_only_what_is_new_and_the_first_stays_good(
     again = backed_up(lake, place)
     assert (again.number, again.new_files, again.files) == (2, 0, one.files)
     add_table(lake, "partitioned")
-    drop(lake, "changes")
+    drop(lake, "evolved")
     three = backed_up(lake, place)
     assert 0 < three.new_files < three.files
     assert checked(to_new(place, tmp_path / "one", number=1)).tables == 2
@@ -137,7 +137,7 @@ def _written(path: Path, data: bytes) -> None:
 def test_keep_removes_old_backups_and_what_only_they_have(lake: LakehouseSettings, place: Path, tmp_path: Path) -> None:
     backed_up(lake, place)
     before = shared_files(place)
-    drop(lake, "changes")
+    drop(lake, "evolved")
     add_table(lake, "partitioned")
     made = backed_up(lake, place, keep=1)
     assert made.forgotten == (1,)
@@ -190,7 +190,7 @@ def test_one_that_was_killed_is_no_backup_and_the_next_one_is_whole(
     made = backed_up(lake, place)
     assert made.number == 2
     assert not (place / "files" / "ab" / ("0" * 38)).exists()
-    same_rows(lake, to_new(place, tmp_path / "new"), "changes", "partitioned", "positions_v2")
+    same_rows(lake, to_new(place, tmp_path / "new"), "evolved", "partitioned", "positions_v2")
     assert checked(to_new(place, tmp_path / "first", number=1)).tables == 2
 
 
@@ -243,7 +243,7 @@ def test_what_is_there_is_never_restored_over(lake: LakehouseSettings, place: Pa
         mounted.setattr(Path, "is_mount", lambda path: path.name == "empty")
         with pytest.raises(FailedPrecondition, match="mount point"):
             to_new(place, tmp_path / "empty")
-    same_rows(lake, to_new(place, tmp_path / "empty"), "changes", "positions_v2")
+    same_rows(lake, to_new(place, tmp_path / "empty"), "evolved", "positions_v2")
 
 
 @pytest.mark.parametrize("name", ["it's a b;c", 'say "so" #1', "50%20off ünï", "a%b=1&y"])
@@ -328,9 +328,9 @@ def test_a_file_outside_the_warehouse_is_brought_into_the_new_one(
 ) -> None:
     folder = add_table(lake, "partitioned", folder=tmp_path / "out side")
     (tmp_path / "target").mkdir()
-    shutil.move(tmp_path / "warehouse" / "public" / "changes" / "data", tmp_path / "target" / "data")
-    (tmp_path / "warehouse" / "public" / "changes" / "data").symlink_to(tmp_path / "target" / "data")
-    before = {name: rows_of(lake, name) for name in ("changes", "partitioned")}
+    shutil.move(tmp_path / "warehouse" / "public" / "evolved" / "data", tmp_path / "target" / "data")
+    (tmp_path / "warehouse" / "public" / "evolved" / "data").symlink_to(tmp_path / "target" / "data")
+    before = {name: rows_of(lake, name) for name in ("evolved", "partitioned")}
     backed_up(lake, place)
     for gone in (folder, tmp_path / "target", tmp_path / "warehouse"):
         shutil.rmtree(gone)
@@ -344,18 +344,18 @@ def test_a_table_that_is_dropped_or_renamed_meanwhile_is_in_the_backup_as_it_was
     lake: LakehouseSettings, place: Path, tmp_path: Path
 ) -> None:
     once = threading.Lock()
-    before = rows_of(lake, "changes")
+    before = rows_of(lake, "evolved")
 
     def tell(what: str, done: int, total: int) -> None:
         if what == "copying files" and once.acquire(blocking=False):
             with closing(open_database(lake.database_uri)) as database:
                 pointers = SqlPointers(database, "lake")
-                pointers.rename(TableName("public", "changes"), TableName("public", "other"))
+                pointers.rename(TableName("public", "evolved"), TableName("public", "other"))
                 pointers.drop(TableName("public", "positions_v2"))
 
     backed_up(lake, place, tell=tell)
     new = to_new(place, tmp_path / "new")
-    assert rows_of(new, "changes").equals(before)
+    assert rows_of(new, "evolved").equals(before)
     assert checked(new).tables == 2
     assert checked(lake, "other").tables == 1
 
@@ -368,8 +368,8 @@ def test_a_file_that_somebody_removes_meanwhile_makes_it_begin_again(
 
     def tell(what: str, done: int, total: int) -> None:
         if what == "reading metadata of tables" and done == 1 and once.acquire(blocking=False):
-            drop(lake, "changes")
-            shutil.rmtree(tmp_path / "warehouse" / "public" / "changes" / "data")
+            drop(lake, "evolved")
+            shutil.rmtree(tmp_path / "warehouse" / "public" / "evolved" / "data")
 
     made = backed_up(lake, place, tell=tell)
     assert made.tables == 1
@@ -427,7 +427,7 @@ def test_a_transaction_that_was_open_is_aborted_in_the_new_lakehouse(
 def test_the_catalog_can_have_another_name_and_its_journal_is_there(
     lake: LakehouseSettings, place: Path, tmp_path: Path
 ) -> None:
-    journal_rows(lake, "changes")
+    journal_rows(lake, "evolved")
     backed_up(lake, place)
     new = to_new(place, tmp_path / "new", catalog_name="copy")
     with closing(open_database(new.database_uri)) as database, closing(open_database(lake.database_uri)) as old:
@@ -470,7 +470,7 @@ def test_addresses_of_any_spelling_lead_to_their_files(lake: LakehouseSettings, 
     """Hadoop writes ``file:/x``; both may be in one table, and mean the same file."""
     backed_up(lake, place)
     plain = to_new(place, tmp_path / "plain one")
-    before = {name: rows_of(plain, name) for name in ("changes", "positions_v2")}
+    before = {name: rows_of(plain, name) for name in ("evolved", "positions_v2")}
     sizes: dict[str, int] = {}
     rewriting = Rewriting(Spelling(), sizes)  # type: ignore[arg-type]
     kinds = {
@@ -499,7 +499,7 @@ def test_one_restored_to_where_it_was_is_the_same_to_the_last_byte(
     backed_up(lake, place)
     moved = (tmp_path / "warehouse").rename(tmp_path / "moved")
     new = to_new(place, tmp_path / "warehouse")
-    same_rows(lake, new, "changes", "positions_v2")
+    same_rows(lake, new, "evolved", "positions_v2")
     for path in moved.rglob("*"):
         if path.suffix in (".json", ".avro", ".parquet", ".puffin") and path.name != "expected.json":
             assert (tmp_path / "warehouse" / path.relative_to(moved)).read_bytes() == path.read_bytes(), path
