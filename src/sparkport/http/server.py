@@ -43,6 +43,7 @@ _ANSWER_SECONDS: Final = 120.0
 _CROWDED_SEND_SECONDS: Final = 5.0
 _IDLE_SECONDS: Final = 30
 _SHUTDOWN_SECONDS: Final = 2
+_STOP_TICK_SECONDS: Final = 0.05  # it looks this often whether it is to stop, and which connections are idle
 _TICK_SECONDS: Final = 0.25
 
 
@@ -169,6 +170,7 @@ class _Server(CherootServer):
     max_request_header_size = _HEADER_BYTES
     max_request_body_size = _BODY_BYTES
     keep_alive_conn_limit = _CONNECTIONS // 2
+    expiration_interval = _STOP_TICK_SECONDS
     version = "sparkport"
 
     def __init__(self, address: tuple[str, int], app: WsgiApp) -> None:
