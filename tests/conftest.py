@@ -7,7 +7,7 @@ import atexit
 import gc
 import os
 import platform
-from collections import Counter
+from collections import defaultdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -82,7 +82,7 @@ def _place(item: pytest.Item) -> int:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Where the time went, file by file."""
-    taken: Counter[str] = Counter()
+    taken: defaultdict[str, float] = defaultdict(float)
     for reports in terminalreporter.stats.values():
         for report in reports:
             if isinstance(report, pytest.TestReport):
@@ -90,7 +90,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     if not taken:
         return
     terminalreporter.section(f"slowest {_SLOWEST_FILES} files, of {sum(taken.values()):.0f} s")
-    for path, seconds in taken.most_common(_SLOWEST_FILES):
+    for path, seconds in sorted(taken.items(), key=lambda entry: -entry[1])[:_SLOWEST_FILES]:
         terminalreporter.write_line(f"{seconds:7.1f} s  {path}")
 
 

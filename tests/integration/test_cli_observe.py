@@ -8,6 +8,7 @@ import urllib.request
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from tests.support.command import failure, run, serve
 from tests.support.ports import free_port
 

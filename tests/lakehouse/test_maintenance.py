@@ -31,10 +31,8 @@ from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.upkeep.maintenance_thread import MaintenanceThread
 from sparkport.lakehouse.upkeep.upgrade import upgrade_table
 
-pytestmark = [
-    pytest.mark.tier("thorough"),
-    pytest.mark.timeout(300),
-]  # the first compaction of a Spark takes long on a busy machine
+# The first compaction of a Spark takes long on a busy machine.
+pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
