@@ -42,6 +42,7 @@ def code(caller: Caller, action: str, body: Mapping[str, object], *headers: tupl
     return failure.value.code
 
 
+@pytest.mark.tier("thorough")
 def test_rights_in_another_catalog_run_no_action_of_this_one(
     attacked_lakehouse: Lakehouse, lake_server: Server
 ) -> None:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.tier("fast")
 
 _TEN = dict.fromkeys(range(10), 0)
 
-on_the_lakehouse = pytest.mark.parametrize("engine", ["lakehouse", "journal"], indirect=True)
+on_the_lakehouse = pytest.mark.parametrize("engine", on_engines(["lakehouse", "journal"]), indirect=True)
 
 
 @pytest.fixture(scope="module", params=on_engines(sorted(ENGINES)))

@@ -14,7 +14,7 @@ from tests.deploy.smoke import smoke
 
 from sparkport.config import SETTINGS
 
-pytestmark = pytest.mark.tier("fast")
+pytestmark = pytest.mark.tier("thorough")
 
 VARIABLES = {setting.env for setting in SETTINGS if setting.env} | {"SPARKPORT_CACHE", "SPARKPORT_CONFIG"}
 NAMES = {setting.name for setting in SETTINGS}

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.support.ports import free_port
 
-pytestmark = pytest.mark.tier("fast")
+pytestmark = pytest.mark.tier("thorough")
 
 ROOT = Path(__file__).parents[2]
 TRIED = """

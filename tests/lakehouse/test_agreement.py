@@ -123,6 +123,7 @@ def test_compaction_by_spark_keeps_rows_ids_and_counts_as_one_version(people: Ha
     assert people.agreed() == {**before, row_id: {**before[row_id], "name": "after compaction"}}
 
 
+@pytest.mark.tier("thorough")
 def test_a_big_insert_of_several_row_groups_then_scattered_changes(lake: Lake) -> None:
     count = 1_100_000
     numbers = pa.table({"id": pa.array(range(count), pa.int64()), "half": pa.array(range(count), pa.int64())})

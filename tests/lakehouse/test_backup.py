@@ -14,7 +14,7 @@ from tests.lakehouse.handles import Handle
 from tests.lakehouse.transacting import by_key, people
 from tests.support.lakehouse import Lake, lakehouse
 
-pytestmark = pytest.mark.tier("fast")
+pytestmark = pytest.mark.tier("thorough")
 
 
 @dataclass(frozen=True, slots=True)

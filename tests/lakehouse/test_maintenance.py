@@ -121,7 +121,6 @@ def test_a_second_run_finds_nothing_to_do(rig: Rig) -> None:
     assert rig.metadata.metadata_location == location
 
 
-@pytest.mark.tier("fast")
 def test_an_update_after_compaction_finds_its_row(rig: Rig) -> None:
     before = busy(rig)
     rig.maintenance().run(NAME)
@@ -153,7 +152,6 @@ def test_compaction_makes_small_row_groups_where_a_table_says_nothing_of_them(ri
     assert len(found) == 179_999
 
 
-@pytest.mark.tier("fast")
 def test_a_transaction_goes_on_reading_what_it_began_with(rig: Rig) -> None:
     before = busy(rig)
     manager = rig.engine.transactions

@@ -323,6 +323,7 @@ def _process(uri: str, successes: int) -> None:
         _count_up(SqlPointers(opened, "lake"), (A, B), successes)
 
 
+@pytest.mark.tier("thorough")
 def test_no_update_is_lost_among_processes(uri: str, pointers: SqlPointers) -> None:
     for table in (A, B):
         pointers.create(table, "0")

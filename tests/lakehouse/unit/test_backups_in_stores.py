@@ -40,6 +40,7 @@ def files_of(settings: LakehouseSettings) -> FileSystem:
     return FileSystem(settings.storage_options())
 
 
+@pytest.mark.tier("thorough")
 def test_there_and_back_through_a_store(lake: LakehouseSettings, store: ObjectStore, tmp_path: Path) -> None:
     journal_rows(lake, "partitioned")
     place = f"s3://{store.bucket}/there/and back's 50%"
