@@ -156,6 +156,7 @@ Step = tuple[KeyedChange, dict[int, int]]
 def test_what_an_upsert_does_is_what_a_dict_does(steps: list[Step]) -> None:
     model: dict[int, int] = {3: 0, 4: 0}
     catalog = _catalog(model)
+    upserts = Upserts(Directory([catalog]), catalog)  # it opens a DuckDB
     for change, rows in steps:
         there = set(model)
         match change:
@@ -169,7 +170,7 @@ def test_what_an_upsert_does_is_what_a_dict_does(steps: list[Step]) -> None:
                 expected = ["DELETE" if key in there else "NOTHING" for key in rows]
                 model = {key: value for key, value in model.items() if key not in rows}
         given_rows = pa.table({"id": pa.array(rows.keys(), pa.int64()), "v": pa.array(rows.values(), pa.int64())})
-        assert _run(catalog, change, given_rows) == expected
+        assert _run(catalog, change, given_rows, upserts) == expected
         assert _contents(catalog) == model
 
 
@@ -180,10 +181,9 @@ def _catalog(rows: dict[int, int], primary_key: Sequence[str] = ()) -> MemoryCat
     return catalog
 
 
-def _run(catalog: MemoryCatalog, change: KeyedChange, rows: pa.Table) -> list[str]:
-    statement = Upserts(Directory([catalog]), catalog).open(
-        CallContext(), KeyedRequest(change, "public", "t", ("id",)), rows.schema
-    )
+def _run(catalog: MemoryCatalog, change: KeyedChange, rows: pa.Table, upserts: Upserts | None = None) -> list[str]:
+    upserts = upserts or Upserts(Directory([catalog]), catalog)
+    statement = upserts.open(CallContext(), KeyedRequest(change, "public", "t", ("id",)), rows.schema)
     try:
         for batch in rows.to_batches(max_chunksize=3):
             statement.push(batch)
