@@ -236,7 +236,8 @@ def test_of_messages_that_stop_in_the_middle_only_a_few_are_taken_in(fresh: Vict
         assert sum(left.values()) > 80 * size
 
 
-def test_readers_that_do_not_read_are_ended_when_memory_is_short(fresh: Victim) -> None:
+def test_what_waits_for_readers_that_do_not_read_is_little(fresh: Victim) -> None:
+    """Whom of them the server ends when memory is short nevertheless: ``tests/unit/test_gate.py``."""
     rows = pa.RecordBatch.from_pydict({"name": pa.array(["x" * 1_000_000] * 30)})
     with Raw(fresh.port, token="bob") as bob:
         nulls = {name: pa.nulls(30) for name in COLUMNS.names}
@@ -244,8 +245,8 @@ def test_readers_that_do_not_read_are_ended_when_memory_is_short(fresh: Victim) 
         assert upload(bob, ipc_messages([batch])).code is OK
     ticket = ScanTicket(target=Target("lake", "public", Kind.TABLE, "t")).encode()
     with ExitStack() as stack:
-        readers = [stack.enter_context(Raw(fresh.port, token="alice")) for _ in range(40)]
-        calls = [reader.start("DoGet", [Ticket(ticket).encode()]) for reader in readers for _ in range(4)]
+        readers = [stack.enter_context(Raw(fresh.port, token="alice")) for _ in range(10)]
+        calls = [reader.start("DoGet", [Ticket(ticket).encode()]) for reader in readers for _ in range(16)]
         for call in calls:
             try:
                 next(call)
