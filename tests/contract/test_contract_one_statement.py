@@ -95,9 +95,9 @@ def connected(lake_location: str, how: str) -> Iterator[Connection]:
 
 def end_early(connection: Connection, call: Exchange | MessageExchange, how: str) -> None:
     """Never by the end of input: that would be a statement like any other."""
-    messages = call._messages if isinstance(call, Exchange) else call
+    messages = call.messages if isinstance(call, Exchange) else call
     if how == "cancel":
-        messages._call.cancel()
+        messages.cancel()
     elif how == "vanish":
         connection.close()
     elif how == "deadline":
@@ -133,7 +133,7 @@ def exchange_until(
                     exchange.read()
         end_early(connection, exchange, how)
     finally:
-        exchange._messages._call.cancel()
+        exchange.messages.cancel()
         exchange.close()
 
 
@@ -199,7 +199,7 @@ def test_a_put_that_ends_early_changes_nothing(lake: Lake, watch: Watch, operati
                 end_early(connection, call, how)
             assert not watch.opened.is_set() or watch.ended.wait(WAIT)
         finally:
-            call._call.cancel()
+            call.cancel()
             call.close()
     assert lake.rows() == before
 
@@ -236,7 +236,7 @@ def test_returning_of_a_users_table_that_ends_early_rolls_back(
             end_early(connection, exchange, how)
             assert own.manager.rolled_back.wait(WAIT)
         finally:
-            exchange._messages._call.cancel()
+            exchange.messages.cancel()
             exchange.close()
         assert own.manager.log == [("begin", "tx1"), ("rollback", "tx1")]
         assert (own.table.rows, own.table.staged) == (before, {})
@@ -256,7 +256,7 @@ def test_a_users_table_that_reads_when_the_client_goes_is_told_and_changes_nothi
             end_early(connection, exchange, how)
             assert own.table.left.acquire(timeout=WAIT)
         finally:
-            exchange._messages._call.cancel()
+            exchange.messages.cancel()
             exchange.close()
         assert own.calls == [], "the table saw an end of input that was none"
         assert own.table.rows == before
@@ -283,7 +283,7 @@ def test_a_users_table_that_swallows_the_failure_of_its_input_is_not_believed() 
             with open_exchange(own.connection, "insert", "public.own", schema, headers=headers) as exchange:
                 exchange.write(own_batch(schema, 0))
                 for message in batch_messages(pa.record_batch({"id": [1], "name": ["x"]})):
-                    exchange._messages.send(message[:-3])
+                    exchange.messages.send(message[:-3])
                 with pytest.raises(AirportError, match="INVALID_ARGUMENT"):
                     exchange.read()
             assert len(own.table.rows) == 5

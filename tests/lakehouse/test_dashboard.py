@@ -91,7 +91,7 @@ def test_every_query_of_the_dashboard_has_an_answer(tmp_path: Path) -> None:
         assert server.http_location is not None
         with prometheus(server.http_location, "t0ken") as metrics, traffic(server):
             misbehave(opened, server, client)
-            opened._figures.look()
+            opened.figures.look()
             ticking, until = threading.Event(), time.monotonic() + 60
             left = queries()
             while left and time.monotonic() < until:

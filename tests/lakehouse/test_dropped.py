@@ -244,12 +244,12 @@ def test_a_lakehouse_does_so_only_when_it_is_asked_for(tmp_path: Path) -> None:
             assert isinstance(schema, MutableSchema)
             schema.create_table(CallContext(), TableDefinition(name="t", columns=pa.schema([("x", pa.int64())])))
             place = Path(load(lake.engine.storage.files, lake.engine.storage.pointers.location(NAME) or "").location)
-            assert lake._upkeep is not None
-            lake._upkeep.look()
+            assert lake.upkeep is not None
+            lake.upkeep.look()
             schema.drop_table(CallContext(), "t")
-            lake._upkeep.look()
+            lake.upkeep.look()
             assert place.exists()
-            lake._upkeep.look()
+            lake.upkeep.look()
             assert place.exists() is stays
         finally:
             lake.stop()
@@ -263,16 +263,16 @@ def test_a_transaction_of_a_lakehouse_keeps_what_it_sees(tmp_path: Path) -> None
         assert isinstance(schema, MutableSchema)
         schema.create_table(CallContext(), TableDefinition(name="t", columns=pa.schema([("x", pa.int64())])))
         location = lake.engine.storage.pointers.location(NAME) or ""
-        assert lake._upkeep is not None
-        lake._upkeep.look()
+        assert lake.upkeep is not None
+        lake.upkeep.look()
         transaction = lake.engine.transactions.begin(CallContext())
         schema.drop_table(CallContext(), "t")
         assert lake.in_use.all_metadata_files() == {location}
         for _ in range(3):
-            lake._upkeep.look()
+            lake.upkeep.look()
         assert Path(location).exists()
         lake.engine.transactions.rollback(transaction)
-        lake._upkeep.look()
+        lake.upkeep.look()
         assert not Path(location).exists()
     finally:
         lake.stop()

@@ -48,7 +48,7 @@ def test_tables_commits_and_spark_are_told_of(lake: Lake) -> None:
         client.delete("public.counted", ids[:2])
         steps = [part.name for call in server.calls.slow() if call.action == "insert" for part in call.steps]
     assert {"stage", "wait", "apply", "publish", "commit"} <= set(steps)
-    opened._figures.look()
+    opened.figures.look()
     found = told(opened.catalog.figures())
     assert found["table_files", "public.counted"] == 3
     assert found["table_small_files", "public.counted"] == 3
@@ -67,7 +67,7 @@ def test_tables_commits_and_spark_are_told_of(lake: Lake) -> None:
     assert isinstance(sizes, Distribution)
     assert sizes.buckets()[0][-1][1] >= 4
     opened.maintenance.run(TableName("public", "counted"), ["compact"])
-    opened._figures.look()
+    opened.figures.look()
     found = told(opened.catalog.figures())
     assert found["table_maintained_timestamp_seconds", "public.counted"] > 1_700_000_000
     assert opened.catalog.readiness().writes
@@ -76,10 +76,10 @@ def test_tables_commits_and_spark_are_told_of(lake: Lake) -> None:
 def test_a_dropped_table_is_told_of_no_more(lake: Lake) -> None:
     with serving(lake.opened.catalog) as server, connect(server.location) as client:
         client.create_table("public.gone", ROWS.schema)
-        lake.opened._figures.look()
+        lake.opened.figures.look()
         assert ("table_files", "public.gone") in told(lake.opened.catalog.figures())
         client.drop_table("public.gone")
-        lake.opened._figures.look()
+        lake.opened.figures.look()
         assert ("table_files", "public.gone") not in told(lake.opened.catalog.figures())
 
 
@@ -89,7 +89,7 @@ def test_what_the_journal_holds_is_told(tmp_path: Path) -> None:
         with serving(opened.catalog) as server, connect(server.location) as client:
             client.create_table("public.quick", ROWS.schema)
             client.insert("public.quick", ROWS)
-        opened._figures.look()
+        opened.figures.look()
         found = told(opened.catalog.figures())
         assert found["journal_entries", ""] == 1
         assert found["journal_rows", ""] == 3
@@ -100,7 +100,7 @@ def test_what_the_journal_holds_is_told(tmp_path: Path) -> None:
 def test_a_lakehouse_without_spark_can_be_read_and_not_written(tmp_path: Path) -> None:
     opened = Lakehouse(LakehouseSettings(warehouse=str(tmp_path), spark="sc://127.0.0.1:1"))
     try:
-        opened._figures.look()
+        opened.figures.look()
         ready = opened.catalog.readiness()
         assert (ready.reads, ready.writes) == (True, False)
         assert ready.why == "Spark is starting"
@@ -116,11 +116,11 @@ def test_a_catalog_that_does_not_answer_cannot_be_read(tmp_path: Path, monkeypat
 
     try:
         monkeypatch.setattr(opened.engine.storage.pointers, "cut", unreachable)
-        opened._figures.look()
+        opened.figures.look()
         ready = opened.catalog.readiness()
         assert (ready.reads, ready.writes, ready.why) == (False, False, "the catalog does not answer")
         monkeypatch.undo()
-        opened._figures.look()
+        opened.figures.look()
         assert opened.catalog.readiness().reads
     finally:
         opened.stop()
@@ -135,7 +135,7 @@ def test_only_so_many_tables_are_told_of(tmp_path: Path, monkeypatch: pytest.Mon
         with serving(opened.catalog) as server, connect(server.location) as client:
             for number in range(4):
                 client.create_table(f"public.t{number}", ROWS.schema)
-        opened._figures.look()
+        opened.figures.look()
         assert told(opened.catalog.figures())["tables_told", ""] == 2
     finally:
         opened.stop()

@@ -63,9 +63,9 @@ def test_a_spark_for_queries_that_has_no_memory_left_ends_at_once_and_there_is_a
     where: str, lake: Lakehouse, client: Client
 ) -> None:
     """Java would go on without the thread that asked for too much, whichever that is."""
-    before, writers = lake._query_spark.generation, lake.spark.generation
+    before, writers = lake.query_spark.generation, lake.spark.generation
     with pytest.raises(Unavailable):
         client.call_table("spark.sql", HUNGRY[where]).read_all()
     assert client.call_table("spark.sql", "SELECT count(*) FROM range(0, 8, 1, 8)").read_all().num_rows == 1
-    assert lake._query_spark.generation > before
+    assert lake.query_spark.generation > before
     assert lake.spark.generation == writers

@@ -64,7 +64,7 @@ def until(what: Callable[[], bool]) -> None:
 def test_a_cancelled_query_that_goes_on_ends_with_its_spark_and_writes_go_on(
     held: str, lake: Lakehouse, client: Client
 ) -> None:
-    before, writers = lake._query_spark.generation, lake.spark.generation
+    before, writers = lake.query_spark.generation, lake.spark.generation
     failures: list[BaseException] = []
 
     def run() -> None:
@@ -82,7 +82,7 @@ def test_a_cancelled_query_that_goes_on_ends_with_its_spark_and_writes_go_on(
     until(lambda: any(jobs.end(job.id, "cancelled") for job in jobs.running() if job.purpose == "query"))
     thread.join(_LONG)
     assert isinstance(failures[0], SparkportError)
-    until(lambda: lake._query_spark.generation > before)
+    until(lambda: lake.query_spark.generation > before)
     assert client.call_table("spark.sql", "SELECT count(*) FROM range(0, 8, 1, 8)").read_all().num_rows == 1
     client.insert("public.t", pa.table({"id": pa.array([1], pa.int64())}))
     assert lake.spark.generation == writers
@@ -90,10 +90,10 @@ def test_a_cancelled_query_that_goes_on_ends_with_its_spark_and_writes_go_on(
 
 def test_looking_at_a_query_has_an_end(lake: Lakehouse, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queries, "_LOOK_SECONDS", 1.0)
-    before = lake._query_spark.generation
+    before = lake.query_spark.generation
     with pytest.raises(SparkportError):
         client.call_table("spark.explain", QUERIES["the driver"]).read_all()
-    until(lambda: lake._query_spark.generation > before)
+    until(lambda: lake.query_spark.generation > before)
 
 
 def test_a_server_whose_spark_has_no_place_for_a_task_is_not_ready_for_writes(

@@ -64,9 +64,13 @@ class MessageExchange:
             raise item
         return None if item is _END else item
 
+    def cancel(self) -> None:
+        """Without the end of input."""
+        self._call.cancel()
+
     def close(self) -> None:
         self._outgoing.put(_END)
-        self._call.cancel()
+        self.cancel()
         self._reader.join(timeout=self._watchdog)
 
     def _requests(self) -> Iterator[bytes]:
@@ -104,25 +108,25 @@ class Exchange:
         parameters: bytes | None = None,
         watchdog: float = _WATCHDOG_SECONDS,
     ) -> None:
-        self._messages = MessageExchange(connection, "DoExchange", headers, watchdog=watchdog)
+        self.messages = MessageExchange(connection, "DoExchange", headers, watchdog=watchdog)
         self._reader = BatchReader()
         self._schema = schema
         self.last_metadata: bytes | None = None
-        self._messages.send(encode("FlightData", descriptor=descriptor))
+        self.messages.send(encode("FlightData", descriptor=descriptor))
         if parameters is not None:
-            self._messages.send(encode("FlightData", app_metadata=parameters))
-        self._messages.send(schema_message(schema, descriptor))
+            self.messages.send(encode("FlightData", app_metadata=parameters))
+        self.messages.send(schema_message(schema, descriptor))
         try:
             self.server_schema = self._read_schema()
         except BaseException:
-            self._messages.close()
+            self.messages.close()
             raise
 
     def write(self, batch: pa.RecordBatch) -> None:
         if not batch.schema.equals(self._schema):
             raise LockStepError(f"the client promised {self._schema} and would send {batch.schema}")
         for message in batch_messages(batch):
-            self._messages.send(message)
+            self.messages.send(message)
 
     def read(self) -> pa.RecordBatch:
         """Exactly one batch, which the server owes now; ``last_metadata`` is what came with it."""
@@ -138,7 +142,7 @@ class Exchange:
                 raise LockStepError("the server sent metadata alone while it owed a batch")
 
     def done_writing(self) -> None:
-        self._messages.done_writing()
+        self.messages.done_writing()
 
     def read_final_metadata(self) -> bytes:
         """One message without data, then the end of the stream."""
@@ -154,7 +158,7 @@ class Exchange:
             raise LockStepError("the server sent more than it was asked for")
 
     def close(self) -> None:
-        self._messages.close()
+        self.messages.close()
 
     def _read_schema(self) -> pa.Schema:
         message = self._receive()
@@ -166,7 +170,7 @@ class Exchange:
         return self._reader.schema
 
     def _receive(self) -> FlightDataMessage | None:
-        data = self._messages.receive()
+        data = self.messages.receive()
         return None if data is None else decode("FlightData", data)
 
     def __enter__(self) -> Exchange:

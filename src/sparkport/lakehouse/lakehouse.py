@@ -98,11 +98,11 @@ class Lakehouse:
             )
             views = LakeViews(self.store.views, files, catalog=settings.catalog_name)
             # Whatever a query does to the Spark that it runs on, those who write have another one.
-            self._query_spark = self.spark
+            self.query_spark = self.spark
             if self._owns_spark and settings.spark_is_local:
-                self._query_spark = SparkServer(settings, for_queries=True)
+                self.query_spark = SparkServer(settings, for_queries=True)
             self.queries = SparkQueries(
-                self.engine, self._query_spark, reader, settings=settings, default_schema=default_schema, views=views
+                self.engine, self.query_spark, reader, settings=settings, default_schema=default_schema, views=views
             )
             self.catalog.spark_sql = self.queries
             self.catalog.spark_views = views
@@ -112,16 +112,16 @@ class Lakehouse:
             self.journal = JournalControl(self.engine, ready=lambda: self.spark.state is SparkState.READY)
             if self.store.pointers.journal is not None:
                 self.catalog.journal = CatalogJournal(self.journal)
-            self._figures = self.catalog.watch = LakehouseFigures(
+            self.figures = self.catalog.watch = LakehouseFigures(
                 self.engine,
                 self.spark,
                 self.maintenance,
                 self.journal,
                 lists_tables=settings.catalog_type != "rest",
             )
-            self._upkeep = None
+            self.upkeep = None
             if maintenance is not None:
-                self._upkeep = MaintenanceThread(
+                self.upkeep = MaintenanceThread(
                     self.maintenance,
                     ready=lambda: self.spark.state is SparkState.READY,
                     dropped=self._dropped_folders() if maintenance.dropped_seconds > 0 else None,
@@ -159,23 +159,23 @@ class Lakehouse:
             self.spark.start()
         self.store.ledger.start(self.in_use.reported)
         self.journal.start()
-        self._figures.start()
-        if self._upkeep is not None:
-            self._upkeep.start()
+        self.figures.start()
+        if self.upkeep is not None:
+            self.upkeep.start()
         return self
 
     def stop(self) -> None:
         """Safe to repeat."""
-        self._figures.stop()
+        self.figures.stop()
         self.journal.stop()
         self._recovery.stop()
-        if self._upkeep is not None:
-            self._upkeep.stop()
+        if self.upkeep is not None:
+            self.upkeep.stop()
         if self._owns_spark:
-            self._query_spark.stop()
+            self.query_spark.stop()
             self.spark.stop()
-        if self._upkeep is not None:
-            self._upkeep.join(30)
+        if self.upkeep is not None:
+            self.upkeep.join(30)
         if not self._owns_spark or not self.spark.is_child:
             self.engine.storage.spark.close()
             self.queries.places.close()

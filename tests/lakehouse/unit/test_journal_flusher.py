@@ -324,7 +324,7 @@ def test_metrics_name_the_tables_that_are_set_apart_and_the_reasons(lakehouse: L
     insert(lakehouse, A, B)
     spark.bad = {A: InternalError("a file\nis lost")}
     lakehouse.engine.flush()
-    lakehouse._figures.look()
+    lakehouse.figures.look()
     figures = list(lakehouse.catalog.figures())
     assert [figure.value for figure in figures if figure.name == "journal_tables_set_apart"] == [2]
     assert [figure.labels for figure in figures if figure.name == "journal_table_set_apart"] == [
