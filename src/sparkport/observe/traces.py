@@ -129,4 +129,4 @@ class Traces:
         if self._ending is None:
             self._ending = threading.Thread(target=self._provider.shutdown, name="sparkport-traces", daemon=True)
             self._ending.start()
-        self._ending.join(_STOP_SECONDS)
+            self._ending.join(_STOP_SECONDS)
