@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -276,3 +276,27 @@ def test_an_error_of_the_reader_comes_out_of_reading_ahead() -> None:
 
     with ThreadPoolExecutor(1) as pool, pytest.raises(OSError, match="no more"):
         list(read_ahead(pool, broken()))
+
+
+class ShutDown(Executor):
+    """A pool that is shut down between a task's arrival and its beginning."""
+
+    def submit(self, *args: Any, **options: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.cancel()
+        return future
+
+
+def test_a_batch_that_a_pool_never_began_is_not_waited_for() -> None:
+    ended: list[type[BaseException]] = []
+
+    def read_all() -> None:
+        try:
+            list(read_ahead(ShutDown(), numbers(5, [])))
+        except BaseException as exc:
+            ended.append(type(exc))
+
+    thread = threading.Thread(target=read_all, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert ended == [CancelledError]

@@ -408,6 +408,6 @@ def read_ahead(pool: Executor, source: Generator[pa.RecordBatch, None, None]) ->
             coming = pool.submit(next, source, None)
             yield batch
     finally:
-        coming.cancel()
-        wait([coming])
+        if not coming.cancel():  # one that never began is not waited for: a pool that was shut down says nothing of it
+            wait([coming])
         source.close()
