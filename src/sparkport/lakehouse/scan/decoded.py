@@ -21,6 +21,7 @@ from sparkport.lakehouse.iceberg.row_groups import FIELD_ID, Footer, footer_of, 
 
 __all__ = [
     "Share",
+    "as_key",
     "bounded_batches",
     "file_held_bytes",
     "file_row_bytes",
@@ -120,7 +121,7 @@ def row_bytes(
             size = max(size, sum(_bytes_by_page(place, footer, group, number, many=many) for number in chosen))
         return max(int((size + numbers) / max(chunks.num_rows, 1)), 1)
 
-    return _group_bytes.get((*place, group, by_page, frozenset(names), frozenset(numbered)), add_up)
+    return _group_bytes.get((*place, group, by_page, as_key(names), as_key(numbered)), add_up)
 
 
 def held_bytes(place: Place, footer: Footer, group: int, *, names: Collection[str]) -> int:
@@ -130,7 +131,7 @@ def held_bytes(place: Place, footer: Footer, group: int, *, names: Collection[st
     def add_up() -> int:
         return sum(_held(place, footer, group, number) for number in _leaves(footer, names))
 
-    return _held_bytes.get((*place, group, frozenset(names)), add_up)
+    return _held_bytes.get((*place, group, as_key(names)), add_up)
 
 
 def _held(place: Place, footer: Footer, group: int, number: int) -> int:
@@ -169,7 +170,7 @@ def file_row_bytes(file: DataFile, field_ids: Collection[int]) -> int | None:
         groups = range(footer.metadata.num_row_groups)
         return max((row_bytes(place, footer, group, names=names, by_page=False) for group in groups), default=1)
 
-    return _row_bytes.get((file.path, file.size, frozenset(field_ids)), find)
+    return _row_bytes.get((file.path, file.size, as_key(field_ids)), find)
 
 
 def file_held_bytes(file: DataFile, field_ids: Collection[int]) -> int:
@@ -182,9 +183,15 @@ def file_held_bytes(file: DataFile, field_ids: Collection[int]) -> int:
     return max((held_bytes(place, footer, group, names=names) for group in groups), default=0)
 
 
-_group_bytes: BoundedCache[tuple[str, int, int, bool, frozenset[str], frozenset[str]], int] = BoundedCache(50_000)
-_held_bytes: BoundedCache[tuple[str, int, int, frozenset[str]], int] = BoundedCache(50_000)
-_row_bytes: BoundedCache[tuple[str, int, frozenset[int]], int | None] = BoundedCache(50_000)
+def as_key(columns: Collection[object]) -> int:
+    """Some columns as a part of a cache's key: a thousand names for each of very many row groups would take gigabytes.
+    Columns that are taken for others, which is hardly possible, would only be thought to be larger or smaller."""
+    return hash(frozenset(columns))
+
+
+_group_bytes: BoundedCache[tuple[str, int, int, bool, int, int], int] = BoundedCache(50_000)
+_held_bytes: BoundedCache[tuple[str, int, int, int], int] = BoundedCache(50_000)
+_row_bytes: BoundedCache[tuple[str, int, int], int | None] = BoundedCache(50_000)
 
 
 def _chunk_bytes(place: Place, footer: Footer, group: int, number: int) -> float:

@@ -31,7 +31,7 @@ from sparkport.lakehouse.iceberg.deletes import deleted_positions
 from sparkport.lakehouse.iceberg.lineage import ascending, filled, ids_of, places_of
 from sparkport.lakehouse.iceberg.manifests import ROW_ID_FIELD, SEQUENCE_FIELD, DataFile
 from sparkport.lakehouse.iceberg.row_groups import FIELD_ID, Footer, footer_of
-from sparkport.lakehouse.scan.decoded import Share, file_row_bytes, has_long_dictionary, held_bytes, row_bytes
+from sparkport.lakehouse.scan.decoded import Share, as_key, file_row_bytes, has_long_dictionary, held_bytes, row_bytes
 from sparkport.lakehouse.scan.kept_columns import kept_batches
 from sparkport.lakehouse.scan.large_reads import LargeReads
 from sparkport.lakehouse.scan.nested import as_handed_out, is_direct, is_same_column
@@ -252,7 +252,7 @@ class DirectScan:
         filtered = self._mask is not None
         all_of_them = filtered or not self.is_small
         repeating = _repeating_columns.get(
-            (*opened.key, groups, *names, all_of_them),
+            (*opened.key, groups, as_key(names), all_of_them),
             lambda: _repeating(footer, names, groups, all_of_them=all_of_them),
         )
         source = opened.source
@@ -368,7 +368,9 @@ def _repeating(footer: Footer, names: Sequence[str], groups: range, *, all_of_th
     return chosen
 
 
-_repeating_columns: BoundedCache[tuple[object, ...], list[str]] = BoundedCache(20_000)
+_repeating_columns: BoundedCache[tuple[object, ...], list[str]] = BoundedCache(
+    100_000, weigh=lambda paths: len(paths) + 5
+)
 
 
 def _power_of_two(number: int) -> int:
