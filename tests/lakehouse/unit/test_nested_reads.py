@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparkport.catalog.memory_sizes import cuts
+from sparkport.errors import InternalError
 from sparkport.filters.expressions import Column, Comparison, Literal, SqlType
 from sparkport.lakehouse.columns.types import stored_type
 from sparkport.lakehouse.files import FileSystem
@@ -171,6 +172,26 @@ def test_a_struct_whose_fields_have_other_ids_is_left_to_duckdb(
     fields[1]["type"]["fields"] = [{**field, "id": field["id"] + 500} for field in before]
     list(reader.scan(metadata, SnapshotPlan(None, 0, 7, (file,))))
     assert len(queries) == 1
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_rows_that_arrow_does_not_find_are_missed(
+    reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: bool
+) -> None:
+    """It reads a list's column up to a page without values, such as this writer makes of one row, and says nothing."""
+    monkeypatch.setattr(direct, "_SMALL_BYTES", direct._SMALL_BYTES if small else 0)
+    kind = {"type": "list", "element-id": 3, "element": "long"}
+    fields = [{"id": 2, "name": "v", "type": kind, "required": False}]
+    field = with_ids(pa.field("v", stored_type(kind)), 2, kind)
+    table = pa.table([pa.array([[1]], field.type)], schema=pa.schema([field]))
+    path = tmp_path / "a.parquet"
+    pq.write_table(table, path, store_schema=False, data_page_size=1)
+    _, other = made(random.Random(1), tmp_path / "b.parquet", 1)
+    file = replace(other, path=str(path), size=path.stat().st_size)
+    metadata = TableMetadata({"location": "/x", "schemas": [{"schema-id": 0, "fields": fields}]})
+
+    with pytest.raises(InternalError):
+        list(reader.scan(metadata, SnapshotPlan(None, 0, 7, (file,))))
 
 
 def test_parts_of_nested_columns_take_no_more_than_they_may() -> None:

@@ -261,6 +261,7 @@ class DirectScan:
                 opened.raw, metadata=metadata, buffer_size=self._read_bytes, read_dictionary=repeating
             )
         for part, rows in self._steps(opened, groups, repeating):
+            end = start + sum(metadata.row_group(number).num_rows for number in part)
             batches = (
                 kept_batches(source, opened.key, part, names, repeating=repeating, rows=rows)
                 if self.is_small
@@ -272,6 +273,8 @@ class DirectScan:
                 for first, count in cuts(batch.columns, self._share.bytes) if uneven else [(0, batch.num_rows)]:
                     yield start + first, count, self._decoded(columns, first, count)
                 start += batch.num_rows
+            if start != end:  # Arrow takes a page without values for the end of a list's column
+                raise pa.ArrowInvalid(f"{end - start} rows of '{opened.file.path}' could not be read")
 
     def _steps(self, opened: _Opened, groups: range, repeating: Sequence[str]) -> Iterator[tuple[range, int]]:
         """Row groups that are read so many rows at a time."""
