@@ -153,18 +153,23 @@ def _has_lengths(data_type: Any) -> bool:
 
 
 def cuts(columns: Sequence[pa.Array], limit: int) -> Iterator[tuple[int, int]]:
-    """Where to begin and how many rows to take, so that no part of the dictionaries, lists, structs and maps among
-    these columns takes more than ``limit`` bytes when it is decoded, unless one row does."""
+    """Where to begin and how many rows to take, so that no part of the texts, dictionaries, lists, structs and maps
+    among these columns takes more than ``limit`` bytes when it is decoded, unless one row does."""
     rows = len(columns[0]) if columns else 0
-    uneven = [column for column in columns if types.is_dictionary(column.type) or column.type.num_fields]
-    if all(types.is_dictionary(column.type) for column in uneven):
-        fits = rows * sum(_largest(column.dictionary) for column in uneven) <= limit
+    nested = [column for column in columns if column.type.num_fields]
+    numbered = [column for column in columns if types.is_dictionary(column.type)]
+    texts = [column for column in columns if _has_lengths(column.type)]
+    uneven = [*nested, *numbered, *texts]
+    size = sum(column.nbytes for column in texts)
+    if nested:
+        size += sum(map(expanded_bytes, [*nested, *numbered]))
     else:
-        fits = sum(map(expanded_bytes, uneven)) <= limit
-    if rows and fits:
+        size += rows * sum(_largest(column.dictionary) for column in numbered)
+    if rows and size <= limit:
         yield 0, rows
         return
-    ends = sum(map(_ends, uneven), np.zeros(rows, np.int64))
+    counts = np.arange(1, rows + 1, dtype=np.int64)
+    ends = sum((_ends(column, counts) for column in uneven), np.zeros(rows, np.int64))
     start = 0
     while start < rows:
         before = int(ends[start - 1]) if start else 0
@@ -173,23 +178,28 @@ def cuts(columns: Sequence[pa.Array], limit: int) -> Iterator[tuple[int, int]]:
         start = end
 
 
-def _ends(column: Any) -> NDArray[np.int64]:
-    """How much the values of a column take up to each row, and with it."""
-    data_type, rows = column.type, len(column)
+def _ends(column: Any, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How much so many first values of a column take, for each of some ``counts``: there may be very many items for few
+    rows."""
+    data_type = column.type
     if types.is_dictionary(data_type) and _has_lengths(data_type.value_type):
-        lengths = pc.take(pc.binary_length(column.dictionary), column.indices)
-        return np.cumsum(pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False), dtype=np.int64)
+        lengths = pc.fill_null(pc.take(pc.binary_length(column.dictionary), column.indices), 0)
+        return _before(np.cumsum(lengths.to_numpy(zero_copy_only=False), dtype=np.int64), counts)
     if types.is_struct(data_type):
-        inside = (_ends(column.field(index)) for index in range(data_type.num_fields))
-        return sum(inside, np.arange(1, rows + 1, dtype=np.int64))
+        return sum((_ends(column.field(index), counts) for index in range(data_type.num_fields)), counts)
     if any(check(data_type) for check in (types.is_list, types.is_large_list, types.is_map)):
-        offsets = column.offsets.to_numpy().astype(np.int64)
+        offsets = column.offsets.to_numpy()
         first = int(offsets[0])
-        items = _ends(column.values.slice(first, int(offsets[-1]) - first))
-        ends: NDArray[np.int64] = np.concatenate((np.zeros(1, np.int64), items))[offsets[1:] - first]
-        return ends + np.arange(1, rows + 1, dtype=np.int64) * _OFFSET_BYTES
+        items = column.values.slice(first, int(offsets[-1]) - first)
+        return _ends(items, offsets[counts].astype(np.int64) - first) + counts * _OFFSET_BYTES
     if _has_lengths(data_type):
         lengths = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
-        return np.cumsum(lengths + _OFFSET_BYTES, dtype=np.int64)
+        return _before(np.cumsum(lengths, dtype=np.int64), counts) + counts * _OFFSET_BYTES
     each = _largest(column.dictionary) if types.is_dictionary(data_type) else null_bytes(data_type)
-    return np.arange(1, rows + 1, dtype=np.int64) * each
+    return counts * each
+
+
+def _before(ends: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    if not len(ends):
+        return np.zeros_like(counts)
+    return np.where(counts > 0, ends[counts - 1], 0)

@@ -10,9 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.lakehouse.unit.test_decoded_sizes import read_all, stream, write
 
+from sparkport.catalog.memory_sizes import cuts
 from sparkport.lakehouse.files import FileSystem
+from sparkport.lakehouse.iceberg.pages import longest_text
 from sparkport.lakehouse.iceberg.row_groups import read_footer
+from sparkport.lakehouse.scan import decoded
 from sparkport.lakehouse.scan.decoded import held_bytes, row_bytes
 from sparkport.lakehouse.scan.read import Reader
 
@@ -27,13 +31,13 @@ def reader() -> Iterator[Reader]:
 
 
 def test_sizes_of_many_columns_are_kept_without_their_names(tmp_path: Path) -> None:
-    columns = 400
+    columns = 300
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({f"column_{number}": np.arange(10) for number in range(columns)}), path, row_group_size=1)
     footer, place = read_footer(str(path)), (str(path), path.stat().st_size)
     tracemalloc.start()
     try:
-        for left_out in range(10):
+        for left_out in range(8):
             names = [f"column_{number}" for number in range(columns) if number != left_out]
             for group in range(footer.metadata.num_row_groups):
                 row_bytes(place, footer, group, names=names)
@@ -43,3 +47,77 @@ def test_sizes_of_many_columns_are_kept_without_their_names(tmp_path: Path) -> N
         tracemalloc.stop()
 
     assert kept < MEGABYTE
+
+
+def test_cutting_lists_of_numbers_takes_no_room_for_each_item() -> None:
+    items = 4_000_000
+    lists = pa.ListArray.from_arrays(pa.array(np.arange(5) * (items // 4), pa.int32()), pa.array(np.zeros(items)))
+    tracemalloc.start()
+    try:
+        parts = list(cuts([lists], 1 << 10))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert parts == [(0, 1), (1, 1), (2, 1), (3, 1)]
+    assert most < MEGABYTE
+
+
+def test_long_texts_in_a_page_of_short_ones_come_in_batches_of_few_bytes(reader: Reader, tmp_path: Path) -> None:
+    values = ["s"] * 15_000 + ["x" * 50_000] * 1_000
+    options = {"use_dictionary": False, "data_page_size": 1 << 30, "write_batch_size": 1 << 20}
+    file = write(tmp_path / "a.parquet", "text", values, **options)
+
+    ids, largest = read_all(stream(reader, "text", file))
+
+    assert ids == list(range(len(values)))
+    assert largest <= 17 * MEGABYTE
+
+
+def test_dictionaries_are_counted_among_what_reads_hold(reader: Reader, tmp_path: Path) -> None:
+    texts = [f"{number:04}" * 50_000 for number in range(100)]
+    file = write(tmp_path / "a.parquet", "text", texts * 3, dictionary_pagesize_limit=1 << 30)
+    before = pa.total_allocated_bytes()
+    stalled = [iter(stream(reader, "text", file)) for _ in range(16)]
+    for batches in stalled:
+        next(batches)
+
+    held = pa.total_allocated_bytes() - before
+
+    assert held <= decoded._LARGE_BYTES + 16 * 8 * MEGABYTE
+    for batches in stalled:
+        batches.close()  # type: ignore[attr-defined]
+    assert reader.share.reserved == 0
+
+
+@pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "brotli", "zstd", "lz4"])
+def test_the_longest_text_of_a_dictionary_is_found_without_its_rows(tmp_path: Path, codec: str) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"v": ["a", "bb", None, "c" * 300, ""] * 10}), path, compression=codec)
+    chunk = pq.read_metadata(path).row_group(0).column(0)
+    with path.open("rb") as file:
+        assert longest_text(file, chunk.dictionary_page_offset, chunk.compression) == 300
+        with pytest.raises(ValueError, match="no dictionary"):
+            longest_text(file, chunk.data_page_offset, chunk.compression)
+        with pytest.raises(ValueError, match="dictionary"):
+            longest_text(file, chunk.dictionary_page_offset, "LZO")
+
+
+def test_lists_of_texts_of_which_some_are_in_a_dictionary_are_counted_as_they_are(tmp_path: Path) -> None:
+    long = ["y" * 1_000] * 2_000
+    values: list[list[str]] = [[]] * 50_000 + [long] * 50
+    many = [[str(number)] for number in range(30_000)]
+    options = {"dictionary_pagesize_limit": 64 << 10}
+    mixed = write(tmp_path / "a.parquet", "list", values + many, **options)
+    even = write(tmp_path / "b.parquet", "list", values, **options)
+
+    sizes = []
+    for file in (mixed, even):
+        footer = read_footer(file.path)
+        assert "PLAIN" in footer.metadata.row_group(0).column(1).encodings
+        path = footer.metadata.schema.column(1).path
+        numbered = [path] if decoded.is_all_numbered((file.path, file.size), footer, 0, 1) else []
+        sizes.append(held_bytes((file.path, file.size), footer, 0, names=["v"], numbered=numbered))
+
+    assert sizes[0] >= 50 * 2_000 * 1_000
+    assert sizes[1] < 10 * MEGABYTE

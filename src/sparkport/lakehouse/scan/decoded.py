@@ -7,16 +7,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sparkport.lakehouse.cache import BoundedCache
 from sparkport.lakehouse.files import local_path
 from sparkport.lakehouse.iceberg.manifests import DataFile
-from sparkport.lakehouse.iceberg.pages import PageSizes, page_sizes
+from sparkport.lakehouse.iceberg.pages import PageSizes, longest_text, page_sizes
 from sparkport.lakehouse.iceberg.row_groups import FIELD_ID, Footer, footer_of, read_footer
 
 __all__ = [
@@ -27,6 +26,7 @@ __all__ = [
     "file_row_bytes",
     "has_long_dictionary",
     "held_bytes",
+    "is_all_numbered",
     "row_bytes",
 ]
 
@@ -35,13 +35,17 @@ _LEAST_BYTES, _MOST_BYTES = 512 << 10, 8 << 20  # of one scan
 _LARGE_BYTES: Final = 256 << 20  # what reads that hold much may hold besides, all together
 _SMALL_CHUNK: Final = 4 << 20  # of which it does not matter how large its pages are
 _NUMBER_BYTES: Final = 5  # in place of a text of a dictionary, and with its place in a list
-_PEEK_ROWS: Final = 256
+_LEVEL_BYTES: Final = 4  # that say which list an item is in
+_ROOM: Final = 2  # by how much buffers are larger than what is in them
+_BUFFER_BYTES: Final = 64 << 10  # of a column that is read
 _UNEVEN: Final = 2  # by how much lists in a part of a file are longer than in all of it
 _UNEVEN_STEP: Final = 16  # the same where small steps cost little
 _PREFIXED: Final = 4
 """How many shares a batch may take if texts are as long as a page that says only how they differ."""
 
 _WIDTHS: Final = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
+
+_DECIMAL_BYTES: Final = 16
 
 
 Place: TypeAlias = tuple[str, int]
@@ -124,24 +128,44 @@ def row_bytes(
     return _group_bytes.get((*place, group, by_page, as_key(names), as_key(numbered)), add_up)
 
 
-def held_bytes(place: Place, footer: Footer, group: int, *, names: Collection[str]) -> int:
+def held_bytes(
+    place: Place, footer: Footer, group: int, *, names: Collection[str], numbered: Collection[str] = ()
+) -> int:
     """What reading a row group a few rows at a time holds at most, about, besides these rows: a page of each column,
-    which is decoded as a whole; and of lists, which may be of any length, perhaps all that there is."""
+    which is decoded as a whole, and its dictionary; and of lists, which may be of any length, perhaps all that there
+    is. ``names`` and ``numbered`` are as in ``row_bytes``."""
 
     def add_up() -> int:
-        return sum(_held(place, footer, group, number) for number in _leaves(footer, names))
+        return sum(_held(place, footer, group, number, numbered) for number in _leaves(footer, names))
 
-    return _held_bytes.get((*place, group, as_key(names)), add_up)
+    return _held_bytes.get((*place, group, as_key(names), as_key(numbered)), add_up)
 
 
-def _held(place: Place, footer: Footer, group: int, number: int) -> int:
-    chunk = footer.metadata.row_group(group).column(number)
-    size = int(chunk.total_uncompressed_size)
-    if footer.metadata.schema.column(number).max_repetition_level:
+def _held(place: Place, footer: Footer, group: int, number: int, numbered: Collection[str]) -> int:
+    column, chunk = footer.metadata.schema.column(number), footer.metadata.row_group(group).column(number)
+    size, values = int(chunk.total_uncompressed_size), int(chunk.num_values)
+    if column.max_repetition_level:
         if "DELTA_BYTE_ARRAY" in chunk.encodings:
             size = max(size, int(_bytes_by_page(place, footer, group, number, many=False)))
-        return size + _NUMBER_BYTES * int(chunk.num_values)
-    return size if size <= _SMALL_CHUNK else min(size, _pages(place, footer, group, number).largest)
+        width = _width(footer, group, number) or 2 * _LEVEL_BYTES  # the number of a text, and where it ends
+        if has_long_dictionary(footer, group, number) and chunk.physical_type == "BYTE_ARRAY":
+            size += _pages(place, footer, group, number).dictionary
+            if column.path not in numbered:
+                each = _longest(place, footer, group, number)
+                size += _pages(place, footer, group, number).numbered * each
+        return size + values * _ROOM * (width + _LEVEL_BYTES)
+    if size > _SMALL_CHUNK:
+        pages = _pages(place, footer, group, number)
+        size = min(size, pages.largest) + _ROOM * pages.dictionary
+    return size + min(int(chunk.total_compressed_size), _BUFFER_BYTES)
+
+
+def _width(footer: Footer, group: int, number: int) -> int:
+    """What a value of a column takes once it is decoded; 0 for texts, whose lengths differ."""
+    column, kind = footer.metadata.schema.column(number), footer.metadata.row_group(group).column(number).physical_type
+    if column.logical_type.type == "DECIMAL":
+        return _DECIMAL_BYTES
+    return 0 if kind == "BYTE_ARRAY" else int(_WIDTHS.get(kind, column.length))
 
 
 def _leaves(footer: Footer, names: Collection[str]) -> list[int]:
@@ -190,7 +214,7 @@ def as_key(columns: Collection[object]) -> int:
 
 
 _group_bytes: BoundedCache[tuple[str, int, int, bool, int, int], int] = BoundedCache(50_000)
-_held_bytes: BoundedCache[tuple[str, int, int, int], int] = BoundedCache(50_000)
+_held_bytes: BoundedCache[tuple[str, int, int, int, int], int] = BoundedCache(50_000)
 _row_bytes: BoundedCache[tuple[str, int, int], int | None] = BoundedCache(50_000)
 
 
@@ -199,13 +223,12 @@ def _chunk_bytes(place: Place, footer: Footer, group: int, number: int) -> float
     values = chunk.num_values
     uneven = _UNEVEN if column.max_repetition_level else 1
     if chunk.physical_type != "BYTE_ARRAY":
-        width = _WIDTHS.get(chunk.physical_type, column.length)
-        return float(values * (width + 1) * uneven)
+        return float(values * (_width(footer, group, number) + 1) * uneven)
     size = chunk.total_uncompressed_size + 5 * values
     if not chunk.has_dictionary_page:
         return float(size * uneven)
     if has_long_dictionary(footer, group, number):
-        size = max(size, values * _longest(place, footer, group, column.path))
+        size = max(size, values * _longest(place, footer, group, number))
     else:
         size = max(size, values * chunk.total_uncompressed_size)
     return float(size * uneven)
@@ -236,16 +259,20 @@ def _pages(place: Place, footer: Footer, group: int, number: int) -> PageSizes:
     chunk = footer.metadata.row_group(group).column(number)
 
     def read() -> PageSizes:
-        start = chunk.data_page_offset
-        if chunk.has_dictionary_page:
-            start = min(start, chunk.dictionary_page_offset or start)
         try:
             with open(str(local_path(place[0])), "rb") as file:
-                return page_sizes(file, start, chunk.total_compressed_size)
+                return page_sizes(file, _start(chunk), chunk.total_compressed_size)
         except (OSError, ValueError):
-            return PageSizes(chunk.total_uncompressed_size, chunk.total_uncompressed_size)  # any value may be all of it
+            size = chunk.total_uncompressed_size
+            return PageSizes(size, size, size, chunk.num_values)  # any value may be all of it
 
     return _page_sizes.get((*place, group, number), read)
+
+
+def _start(chunk: pq.ColumnChunkMetaData) -> int:
+    """Where a column chunk begins in its file."""
+    start = int(chunk.data_page_offset)
+    return min(start, chunk.dictionary_page_offset or start) if chunk.has_dictionary_page else start
 
 
 def has_long_dictionary(footer: Footer, group: int, number: int) -> bool:
@@ -254,30 +281,30 @@ def has_long_dictionary(footer: Footer, group: int, number: int) -> bool:
     return bool(chunk.has_dictionary_page) and chunk.num_values * chunk.total_uncompressed_size > _LEAST_BYTES
 
 
-_lengths: BoundedCache[tuple[str, int, int, str], int] = BoundedCache(200_000, name="dictionaries")
+def is_all_numbered(place: Place, footer: Footer, group: int, number: int) -> bool:
+    """Whether all values of a column chunk are in its dictionary. Some writers say so by the pages alone."""
+    chunk = footer.metadata.row_group(group).column(number)
+    if not chunk.has_dictionary_page or "PLAIN" not in chunk.encodings:
+        return bool(chunk.has_dictionary_page)
+    return _pages(place, footer, group, number).numbered == int(chunk.num_values)
 
 
-def _longest(place: Place, footer: Footer, group: int, path: str) -> int:
+_lengths: BoundedCache[tuple[str, int, int, int], int] = BoundedCache(200_000, name="dictionaries")
+_unpacking = threading.Lock()
+
+
+def _longest(place: Place, footer: Footer, group: int, number: int) -> int:
     """The longest text in the dictionary of a column chunk."""
+    chunk = footer.metadata.row_group(group).column(number)
 
     def read() -> int:
-        with pq.ParquetFile(str(local_path(place[0])), metadata=footer.metadata, read_dictionary=[path]) as source:
-            for batch in source.iter_batches(_PEEK_ROWS, row_groups=[group], columns=[path], use_threads=False):
-                if longest := max(map(_longest_in, batch.columns)):  # before the first value there is no dictionary
-                    return longest
-        return 0
+        try:
+            with _unpacking, open(str(local_path(place[0])), "rb") as file:  # one dictionary at a time is in memory
+                return longest_text(file, _start(chunk), chunk.compression)
+        except (OSError, ValueError):
+            return int(chunk.total_uncompressed_size)
 
-    return _lengths.get((*place, group, path), read)
-
-
-def _longest_in(column: Any) -> int:
-    if pa.types.is_dictionary(column.type):
-        return int(pc.max(pc.binary_length(column.dictionary)).as_py() or 0)
-    if pa.types.is_struct(column.type):
-        return max((_longest_in(column.field(place)) for place in range(column.type.num_fields)), default=0)
-    if column.type.num_fields:
-        return _longest_in(column.values)
-    return 0
+    return _lengths.get((*place, group, number), read)
 
 
 def bounded_batches(path: Path, file: pq.ParquetFile, *, rows: int, size: int) -> Iterator[pa.RecordBatch]:

@@ -7,7 +7,7 @@ are the same either way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -31,7 +31,15 @@ from sparkport.lakehouse.iceberg.deletes import deleted_positions
 from sparkport.lakehouse.iceberg.lineage import ascending, filled, ids_of, places_of
 from sparkport.lakehouse.iceberg.manifests import ROW_ID_FIELD, SEQUENCE_FIELD, DataFile
 from sparkport.lakehouse.iceberg.row_groups import FIELD_ID, Footer, footer_of
-from sparkport.lakehouse.scan.decoded import Share, as_key, file_row_bytes, has_long_dictionary, held_bytes, row_bytes
+from sparkport.lakehouse.scan.decoded import (
+    Share,
+    as_key,
+    file_row_bytes,
+    has_long_dictionary,
+    held_bytes,
+    is_all_numbered,
+    row_bytes,
+)
 from sparkport.lakehouse.scan.kept_columns import kept_batches
 from sparkport.lakehouse.scan.large_reads import LargeReads
 from sparkport.lakehouse.scan.nested import as_handed_out, is_direct, is_same_column
@@ -46,6 +54,7 @@ _LARGE_ROW = 1024  # of which a query holds too many
 _SMALL_FILES = 8  # how many small files are opened one after the other before DuckDB does it quicker
 _SMALL_FILE_ROWS = 1 << 15
 _SMALL_BYTES = 8 << 20
+_PAGE_SHARES = 2  # that a batch may take whose texts are longer than is usual in their page
 _MANY_RUNS = 1 << 10  # of rows between deleted ones, beyond which a mask is quicker than to copy runs
 
 Positions = NDArray[np.int64]
@@ -195,8 +204,10 @@ class DirectScan:
                 runs = [range(len(footer.starts))] if parts is None else _runs(parts)
                 opened_file = _Opened(file, footer, raw, source, layout)
                 for run in filter(None, runs):
-                    batches = self._read(file, self._chunks(opened_file, run))
-                    held = max(held_bytes(opened_file.key, footer, group, names=layout.values()) for group in run)
+                    repeating = self._repeating(opened_file, run)
+                    batches = self._read(file, self._chunks(opened_file, run, repeating))
+                    sizes = {"names": layout.values(), "numbered": repeating}
+                    held = max(held_bytes(opened_file.key, footer, group, **sizes) for group in run)
                     yield from self._large.read(batches, held=held, stopped=self._stopped)
 
     def _layout(self, schema: pa.Schema) -> dict[int, str] | None:
@@ -240,7 +251,15 @@ class DirectScan:
             if batch.num_rows:
                 yield batch
 
-    def _chunks(self, opened: _Opened, groups: range) -> Iterator[_Chunk]:
+    def _repeating(self, opened: _Opened, groups: range) -> list[str]:
+        all_of_them = self._mask is not None or not self.is_small
+        names = opened.layout.values()
+        return _repeating_columns.get(
+            (*opened.key, groups, as_key(names), all_of_them),
+            lambda: _repeating(opened, names, groups, all_of_them=all_of_them),
+        )
+
+    def _chunks(self, opened: _Opened, groups: range, repeating: Sequence[str]) -> Iterator[_Chunk]:
         """The rows of neighbouring row groups of a file."""
         footer, layout = opened.footer, opened.layout
         metadata, names = footer.metadata, list(layout.values())
@@ -249,12 +268,6 @@ class DirectScan:
             end = start + sum(metadata.row_group(number).num_rows for number in groups)
             yield from ((first, min(self._rows, end - first), {}) for first in range(start, end, self._rows))
             return
-        filtered = self._mask is not None
-        all_of_them = filtered or not self.is_small
-        repeating = _repeating_columns.get(
-            (*opened.key, groups, as_key(names), all_of_them),
-            lambda: _repeating(footer, names, groups, all_of_them=all_of_them),
-        )
         source = opened.source
         if repeating:
             source = pq.ParquetFile(
@@ -269,8 +282,10 @@ class DirectScan:
             )
             for batch in batches:
                 columns = {field_id: batch.column(name) for field_id, name in layout.items()}
+                limit = self._share.bytes
                 uneven = repeating or any(column.type.num_fields for column in batch.columns)
-                for first, count in cuts(batch.columns, self._share.bytes) if uneven else [(0, batch.num_rows)]:
+                uneven = uneven or batch.nbytes > _PAGE_SHARES * limit
+                for first, count in cuts(batch.columns, limit) if uneven else [(0, batch.num_rows)]:
                     yield start + first, count, self._decoded(columns, first, count)
                 start += batch.num_rows
             if start != end:  # Arrow takes a page without values for the end of a list's column
@@ -351,23 +366,29 @@ def _runs(numbers: Sequence[int]) -> list[range]:
     return runs
 
 
-def _repeating(footer: Footer, names: Sequence[str], groups: range, *, all_of_them: bool) -> list[str]:
+def _repeating(opened: _Opened, names: Collection[str], groups: range, *, all_of_them: bool) -> list[str]:
     """Texts that the file holds once and points to: read as such and decoded here, they take half the time, and no
     more room than is left. Few small ones are read as they are: the file need not be opened a second time."""
-    metadata = footer.metadata
+    footer, metadata = opened.footer, opened.footer.metadata
     if not metadata.num_row_groups:
         return []
     chosen = []
     for number in range(metadata.num_columns):
-        path = metadata.schema.column(number).path
-        asked = path.partition(".")[0] in names
+        column = metadata.schema.column(number)
+        asked = column.path.partition(".")[0] in names
         chunks = [metadata.row_group(group).column(number) for group in groups] if asked else []
         if not chunks or chunks[0].physical_type != "BYTE_ARRAY":
             continue
-        if all(chunk.has_dictionary_page and "PLAIN" not in chunk.encodings for chunk in chunks) and (
-            all_of_them or any(has_long_dictionary(footer, group, number) for group in groups)
-        ):
-            chosen.append(path)
+        if not all(chunk.has_dictionary_page for chunk in chunks):
+            continue
+        is_long = any(has_long_dictionary(footer, group, number) for group in groups)
+        if all("PLAIN" not in chunk.encodings for chunk in chunks):
+            worth_it = all_of_them or is_long
+        else:  # of lists nobody knows how many texts come at once
+            worth_it = is_long and column.max_repetition_level > 0
+            worth_it = worth_it and all(is_all_numbered(opened.key, footer, group, number) for group in groups)
+        if worth_it:
+            chosen.append(column.path)
     return chosen
 
 
