@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +17,11 @@ from tests.lakehouse.unit.test_decoded_sizes import read_all, stream, write
 
 from sparkport.catalog.memory_sizes import cuts
 from sparkport.lakehouse.files import FileSystem
+from sparkport.lakehouse.iceberg.metadata import TableMetadata
 from sparkport.lakehouse.iceberg.pages import longest_text
-from sparkport.lakehouse.iceberg.row_groups import read_footer
-from sparkport.lakehouse.scan import decoded
+from sparkport.lakehouse.iceberg.plan import SnapshotPlan
+from sparkport.lakehouse.iceberg.row_groups import FIELD_ID, read_footer
+from sparkport.lakehouse.scan import decoded, direct
 from sparkport.lakehouse.scan.decoded import held_bytes, row_bytes
 from sparkport.lakehouse.scan.read import Reader
 
@@ -121,3 +126,38 @@ def test_lists_of_texts_of_which_some_are_in_a_dictionary_are_counted_as_they_ar
 
     assert sizes[0] >= 50 * 2_000 * 1_000
     assert sizes[1] < 10 * MEGABYTE
+
+
+def test_footers_count_as_what_they_say(tmp_path: Path) -> None:
+    texts = [f"{number}" * 700 for number in range(1_000, 1_020)]
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"v": texts}), path, row_group_size=1)
+    footer = read_footer(str(path))
+
+    assert footer.metadata.num_row_groups == 20
+    assert footer.weight >= 20 * 4
+
+
+def test_all_columns_of_a_struct_are_read_in_small_portions(
+    reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffers: list[int] = []
+
+    def noted(*args: Any, **options: Any) -> pq.ParquetFile:
+        buffers.append(options.get("buffer_size", 0))
+        return pq.ParquetFile(*args, **options)
+
+    monkeypatch.setattr(direct, "pq", SimpleNamespace(ParquetFile=noted))
+    columns, names = 100, [f"f{number}" for number in range(100)]
+    struct = {"type": "struct", "fields": [{"id": 3 + n, "name": names[n], "type": "long"} for n in range(columns)]}
+    fields = [{"id": 2, "name": "v", "type": {**struct, "required": False}, "required": False}]
+    kind = pa.struct([pa.field(n, pa.int64(), metadata={FIELD_ID: str(3 + i).encode()}) for i, n in enumerate(names)])
+    schema = pa.schema([pa.field("v", kind, metadata={FIELD_ID: b"2"})])
+    file = write(tmp_path / "a.parquet", "text", ["x"])
+    pq.write_table(pa.table([pa.array([dict.fromkeys(names, 1)], kind)], schema=schema), file.path, store_schema=False)
+    file = replace(file, size=Path(file.path).stat().st_size)
+    metadata = TableMetadata({"location": "/x", "schemas": [{"schema-id": 0, "fields": fields}]})
+
+    assert sum(batch.num_rows for batch in reader.scan(metadata, SnapshotPlan(None, 0, 7, (file,)))) == 1
+    assert buffers
+    assert max(buffers) * columns <= 17 * MEGABYTE

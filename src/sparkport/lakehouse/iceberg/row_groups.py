@@ -34,7 +34,7 @@ FIELD_ID = b"PARQUET:field_id"
 _BYTES_OF_A_COLUMN = 192 << 10
 _LEAST_BYTES, _MOST_BYTES = 576 << 10, 12 << 20
 _CACHED_CHUNKS = 50_000
-"""Column chunks whose footers are kept, about 1 KB each."""
+"""Column chunks whose footers are kept, about 1 KB each; one that says more of itself counts as several."""
 
 _PACKED = {"INT32": "<i", "INT64": "<q", "FLOAT": "<f", "DOUBLE": "<d"}
 
@@ -60,8 +60,10 @@ class Footer:
     starts: tuple[int, ...]
 
     @property
-    def chunks(self) -> int:
-        return int(self.metadata.num_row_groups * self.metadata.num_columns)
+    def weight(self) -> int:
+        """In column chunks. Bounds of texts may be long."""
+        chunks = int(self.metadata.num_row_groups * self.metadata.num_columns)
+        return max(chunks, int(self.metadata.serialized_size) >> 10)
 
     def has_column(self, field_id: int) -> bool:
         return any((field.metadata or {}).get(FIELD_ID) == b"%d" % field_id for field in self.schema)
@@ -120,7 +122,7 @@ class Footer:
 
 
 _footers: BoundedCache[tuple[str, int], Footer] = BoundedCache(
-    _CACHED_CHUNKS, weigh=lambda footer: footer.chunks, name="footers"
+    _CACHED_CHUNKS, weigh=lambda footer: footer.weight, name="footers"
 )
 _indexes: BoundedCache[tuple[str, int | None, frozenset[int]], FileIndex] = BoundedCache(
     _CACHED_CHUNKS, weigh=lambda index: sum(len(group.value_counts) + 1 for group in index.files)

@@ -42,7 +42,7 @@ from sparkport.lakehouse.scan.decoded import (
 )
 from sparkport.lakehouse.scan.kept_columns import kept_batches
 from sparkport.lakehouse.scan.large_reads import LargeReads
-from sparkport.lakehouse.scan.nested import as_handed_out, is_direct, is_same_column
+from sparkport.lakehouse.scan.nested import as_handed_out, is_direct, is_same_column, leaves
 from sparkport.lakehouse.scan.query import Request
 
 __all__ = ["DirectScan", "arrow_type", "read_ahead", "removed"]
@@ -129,7 +129,7 @@ class DirectScan:
         self._needs_ids = request.needs_row_ids
         self._compared = {field["id"] for field in request.compared}
         self._types = {field["id"]: schema.field(place).type for place, field in enumerate(request.fields)}
-        each = _READ_BYTES // max(len(request.needed), 1)
+        each = _READ_BYTES // max(sum(leaves(field["type"]) for field in request.needed), 1)
         self._read_bytes = max(_LEAST_READ, min(_MOST_READ, each))
 
     @property

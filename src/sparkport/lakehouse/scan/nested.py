@@ -14,7 +14,7 @@ import pyarrow as pa
 from sparkport.lakehouse.columns.type_table import known_type
 from sparkport.lakehouse.iceberg.row_groups import FIELD_ID
 
-__all__ = ["as_handed_out", "is_direct", "is_same_column"]
+__all__ = ["as_handed_out", "is_direct", "is_same_column", "leaves"]
 
 
 def is_direct(iceberg_type: Any) -> bool:
@@ -40,6 +40,11 @@ def is_same_column(field: pa.Field, iceberg_type: Any) -> bool:
         (child.metadata or {}).get(FIELD_ID) == str(field_id).encode() and is_same_column(child, part)
         for child, (field_id, part) in zip(children, inner, strict=True)
     )
+
+
+def leaves(iceberg_type: Any) -> int:
+    """How many columns of a file a column of a table is: each has buffers of its own."""
+    return sum(leaves(part) for _, part in _inner(iceberg_type)) or 1
 
 
 def _inner(iceberg_type: Any) -> Iterator[tuple[int, Any]]:
