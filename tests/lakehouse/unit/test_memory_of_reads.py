@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import tracemalloc
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,12 +18,13 @@ import pytest
 from tests.lakehouse.unit.test_decoded_sizes import read_all, stream, write
 
 from sparkport.catalog.memory_sizes import cuts
+from sparkport.errors import ResourceExhausted, SparkportError, Unavailable
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg.metadata import TableMetadata
 from sparkport.lakehouse.iceberg.pages import longest_text
 from sparkport.lakehouse.iceberg.plan import SnapshotPlan
 from sparkport.lakehouse.iceberg.row_groups import FIELD_ID, read_footer
-from sparkport.lakehouse.scan import decoded, direct
+from sparkport.lakehouse.scan import decoded, direct, large_reads
 from sparkport.lakehouse.scan.decoded import held_bytes, row_bytes
 from sparkport.lakehouse.scan.read import Reader
 
@@ -161,3 +164,62 @@ def test_all_columns_of_a_struct_are_read_in_small_portions(
     assert sum(batch.num_rows for batch in reader.scan(metadata, SnapshotPlan(None, 0, 7, (file,)))) == 1
     assert buffers
     assert max(buffers) * columns <= 17 * MEGABYTE
+
+
+@pytest.fixture
+def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoded, "_LARGE_BYTES", 0)
+    monkeypatch.setattr(large_reads, "_FREE_SHARES", 0)
+
+
+def nothing_is_left(reader: Reader, folder: Path) -> None:
+    assert not reader.large_reads.turn.locked()
+    assert (reader.large_reads.on_disk, reader.share.reserved, reader.share.scans) == (0, 0, 0)
+    assert not list(folder.glob("sparkport-rows-*"))
+
+
+@pytest.mark.usefixtures("no_room")
+@pytest.mark.parametrize("arrow", [True, False])
+def test_a_folder_for_rows_that_is_gone_is_not_taken_for_a_table_that_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arrow: bool
+) -> None:
+    monkeypatch.setattr(direct, "is_direct", lambda kind: arrow)
+    file = write(tmp_path / "a.parquet", "list", [["x"]] * 100)
+    with closing(Reader(FileSystem(), threads=2, temp_directory=str(tmp_path / "gone"))) as reader:
+        with pytest.raises(Unavailable, match="cannot wait on disk"):
+            read_all(stream(reader, "list", file))
+        nothing_is_left(reader, tmp_path)
+
+
+@pytest.mark.usefixtures("no_room")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this machine has no disk that is always full")
+@pytest.mark.parametrize("arrow", [True, False])
+def test_a_full_disk_ends_a_scan_and_leaves_nothing(
+    reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arrow: bool
+) -> None:
+    def full(**options: Any) -> tuple[int, str]:
+        path = tmp_path / "sparkport-rows-1"
+        path.symlink_to("/dev/full")
+        return os.open(path, os.O_WRONLY), str(path)
+
+    monkeypatch.setattr(large_reads, "tempfile", SimpleNamespace(mkstemp=full))
+    monkeypatch.setattr(direct, "is_direct", lambda kind: arrow)
+    with pytest.raises(ResourceExhausted, match="cannot wait on disk"):
+        read_all(stream(reader, "list", write(tmp_path / "a.parquet", "list", [["x" * 100]] * 1_000)))
+    nothing_is_left(reader, tmp_path)
+
+
+@pytest.mark.usefixtures("no_room")
+@pytest.mark.parametrize("arrow", [True, False])
+def test_a_file_that_is_damaged_in_the_middle_leaves_nothing(
+    reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arrow: bool
+) -> None:
+    monkeypatch.setattr(direct, "is_direct", lambda kind: arrow)
+    file = write(tmp_path / "a.parquet", "list", [[str(n)] for n in range(9_000)], row_group_size=3_000)
+    chunk = pq.read_metadata(file.path).row_group(1).column(1)
+    with open(file.path, "r+b") as opened:
+        opened.seek(chunk.data_page_offset)
+        opened.write(b"\xff" * 200)
+    with pytest.raises(SparkportError):
+        read_all(stream(reader, "list", file))
+    nothing_is_left(reader, tmp_path)

@@ -6,16 +6,17 @@ turn, runs to its end and leaves its rows on disk: a reader that has stopped ask
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Final
 
 import pyarrow as pa
 
-from sparkport.errors import Cancelled, ResourceExhausted
+from sparkport.errors import Cancelled, ResourceExhausted, Unavailable
 from sparkport.lakehouse.scan.decoded import Share
 
 __all__ = ["LargeReads"]
@@ -23,6 +24,18 @@ __all__ = ["LargeReads"]
 _WAIT_SECONDS: Final = 0.05
 _FREE_SHARES: Final = 4  # which need no room of their own
 _DISK_BYTES: Final = 16 << 30  # of rows that wait for their readers, those of all scans together
+
+
+@contextmanager
+def _disk() -> Iterator[None]:
+    """Errors of the disk on which rows wait: they are not about the table's files, and tell no path."""
+    try:
+        yield
+    except OSError as exc:
+        message = f"rows of a large scan cannot wait on disk for their reader: {exc.strerror or type(exc).__name__}"
+        if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ResourceExhausted(message) from exc
+        raise Unavailable(message) from exc
 
 
 class LargeReads:
@@ -56,16 +69,19 @@ class LargeReads:
     def _by_way_of_disk(
         self, batches: Generator[pa.RecordBatch, None, None], stopped: Callable[[], bool]
     ) -> Iterator[pa.RecordBatch]:
-        handle, path = tempfile.mkstemp(prefix="sparkport-rows-", dir=self._directory)
+        with _disk():
+            handle, path = tempfile.mkstemp(prefix="sparkport-rows-", dir=self._directory)
         os.close(handle)
         size = 0
         try:
             try:
                 with self._one_at_a_time(stopped), closing(batches):
                     size = self._write(batches, path, stopped)
-                source = pa.OSFile(path)
+                with _disk():
+                    source = pa.OSFile(path)
             finally:
-                os.unlink(path)  # the open file is enough, and it is gone with the process
+                with suppress(OSError):
+                    os.unlink(path)  # the open file is enough, and it is gone with the process
             if size:
                 with source, pa.ipc.open_stream(source) as rows:
                     yield from rows
@@ -76,16 +92,20 @@ class LargeReads:
         size = 0
         writer = None
         try:
-            with pa.OSFile(path, "wb") as sink:
+            with _disk():
+                sink = pa.OSFile(path, "wb")
+            with sink:
                 for batch in batches:
                     if stopped():
                         raise Cancelled("the scan was cancelled")
                     self._remember(batch.nbytes)
                     size += batch.nbytes
-                    writer = writer or pa.ipc.new_stream(sink, batch.schema)
-                    writer.write_batch(batch)
+                    with _disk():
+                        writer = writer or pa.ipc.new_stream(sink, batch.schema)
+                        writer.write_batch(batch)
                 if writer is not None:
-                    writer.close()
+                    with _disk():
+                        writer.close()
         except BaseException:
             self._forget(size)
             raise
