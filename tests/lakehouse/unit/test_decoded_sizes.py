@@ -66,7 +66,7 @@ def reader() -> Iterator[Reader]:
 def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """All room for reads that hold much while their readers do something else is taken."""
     monkeypatch.setattr(decoded, "_LARGE_BYTES", 0)
-    monkeypatch.setattr(large_reads, "_FREE_SHARES", 0)
+    monkeypatch.setattr(large_reads, "_SMALL_SHARES", 0)
 
 
 @pytest.fixture

@@ -71,6 +71,27 @@ def test_cutting_lists_of_numbers_takes_no_room_for_each_item() -> None:
     assert most < MEGABYTE
 
 
+def test_reads_that_hold_little_are_counted_together(reader: Reader, tmp_path: Path) -> None:
+    """The more of them run, the less is little: each has as much as it may when it begins."""
+    options = {"use_dictionary": False, "data_page_size": 1 << 30, "write_batch_size": 1 << 20}
+    stalled = []
+    before = pa.total_allocated_bytes()
+    for number in range(1, 49):
+        size = min(31, 255 // number)
+        path = tmp_path / f"{size}.parquet"
+        file = write(path, "text", ["x" * 10_000] * size * 100, **options)
+        batches = iter(stream(reader, "text", file))
+        next(batches)
+        stalled.append(batches)
+
+    held = pa.total_allocated_bytes() - before
+
+    assert held <= decoded._LARGE_BYTES + decoded._SMALL_BYTES + 192 * MEGABYTE
+    for batches in stalled:
+        batches.close()  # type: ignore[attr-defined]
+    assert reader.share.reserved == 0
+
+
 def test_long_texts_in_a_page_of_short_ones_come_in_batches_of_few_bytes(reader: Reader, tmp_path: Path) -> None:
     values = ["s"] * 15_000 + ["x" * 50_000] * 1_000
     options = {"use_dictionary": False, "data_page_size": 1 << 30, "write_batch_size": 1 << 20}
@@ -169,7 +190,7 @@ def test_all_columns_of_a_struct_are_read_in_small_portions(
 @pytest.fixture
 def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoded, "_LARGE_BYTES", 0)
-    monkeypatch.setattr(large_reads, "_FREE_SHARES", 0)
+    monkeypatch.setattr(large_reads, "_SMALL_SHARES", 0)
 
 
 def nothing_is_left(reader: Reader, folder: Path) -> None:

@@ -33,6 +33,7 @@ __all__ = [
 _ALL_BYTES: Final = 64 << 20  # decoded rows that all scans of a reader hold together
 _LEAST_BYTES, _MOST_BYTES = 512 << 10, 8 << 20  # of one scan
 _LARGE_BYTES: Final = 256 << 20  # what reads that hold much may hold besides, all together
+_SMALL_BYTES: Final = 128 << 20  # what those may that hold little
 _SMALL_CHUNK: Final = 4 << 20  # of which it does not matter how large its pages are
 _NUMBER_BYTES: Final = 5  # in place of a text of a dictionary, and with its place in a list
 _LEVEL_BYTES: Final = 4  # that say which list an item is in
@@ -58,7 +59,7 @@ class Share:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._scans = 0
-        self.reserved = 0
+        self._taken = {True: 0, False: 0}
 
     def enter(self) -> None:
         with self._lock:
@@ -68,18 +69,22 @@ class Share:
         with self._lock:
             self._scans -= 1
 
-    def reserve(self, size: int) -> bool:
+    def reserve(self, size: int, *, small: bool = False) -> bool:
         """Room for a read that goes on while its reader does something else, until ``give_back``; False if there is
-        none."""
+        none. There is some for ``small`` reads alone: each of them would not matter, but all together do."""
         with self._lock:
-            if self.reserved + size > _LARGE_BYTES:
+            if self._taken[small] + size > (_SMALL_BYTES if small else _LARGE_BYTES):
                 return False
-            self.reserved += size
+            self._taken[small] += size
             return True
 
-    def give_back(self, size: int) -> None:
+    def give_back(self, size: int, *, small: bool = False) -> None:
         with self._lock:
-            self.reserved -= size
+            self._taken[small] -= size
+
+    @property
+    def reserved(self) -> int:
+        return sum(self._taken.values())
 
     @property
     def scans(self) -> int:

@@ -22,7 +22,7 @@ from sparkport.lakehouse.scan.decoded import Share
 __all__ = ["LargeReads"]
 
 _WAIT_SECONDS: Final = 0.05
-_FREE_SHARES: Final = 4  # which need no room of their own
+_SMALL_SHARES: Final = 4  # which a small read holds at most
 _DISK_BYTES: Final = 16 << 30  # of rows that wait for their readers, those of all scans together
 
 
@@ -56,13 +56,12 @@ class LargeReads:
         """The same batches. ``held`` is what reading them holds at most, about; ``stopped`` tells that nobody wants
         them any more."""
         with closing(batches):
-            if held <= _FREE_SHARES * self._share.bytes:
-                yield from batches
-            elif self._share.reserve(held):
+            small = held <= _SMALL_SHARES * self._share.bytes and self._share.reserve(held, small=True)
+            if small or self._share.reserve(held):
                 try:
                     yield from batches
                 finally:
-                    self._share.give_back(held)
+                    self._share.give_back(held, small=small)
             else:
                 yield from self._by_way_of_disk(batches, stopped)
 
