@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
 import tracemalloc
 from collections.abc import Iterator
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,6 +57,25 @@ def test_sizes_of_many_columns_are_kept_without_their_names(tmp_path: Path) -> N
         tracemalloc.stop()
 
     assert kept < MEGABYTE
+
+
+def test_scans_that_begin_at_once_size_a_row_group_up_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(tmp_path / "a.parquet", "text", ["x"])
+    footer, place = read_footer(file.path), (file.path, file.size)
+    both, leaves, called = threading.Barrier(2), decoded._leaves, []
+
+    def noted(*args: Any) -> list[int]:
+        called.append(args)
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.5)
+        return leaves(*args)
+
+    monkeypatch.setattr(decoded, "_leaves", noted)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: held_bytes(place, footer, 0, names=["v"]), range(8)))
+
+    assert len(called) == 1
+    assert len(set(found)) == 1
 
 
 def test_cutting_lists_of_numbers_takes_no_room_for_each_item() -> None:

@@ -5,9 +5,9 @@ in a file once. Scans read as many rows at a time as take little of it, and the 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -48,6 +48,8 @@ _WIDTHS: Final = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4,
 
 _DECIMAL_BYTES: Final = 16
 
+
+K = TypeVar("K", bound=Hashable)
 
 Place: TypeAlias = tuple[str, int]
 """A file's path, and its size."""
@@ -130,7 +132,7 @@ def row_bytes(
             size = max(size, sum(_bytes_by_page(place, footer, group, number, many=many) for number in chosen))
         return max(int((size + numbers) / max(chunks.num_rows, 1)), 1)
 
-    return _group_bytes.get((*place, group, by_page, as_key(names), as_key(numbered)), add_up)
+    return _found_once(_group_bytes, place, (*place, group, by_page, as_key(names), as_key(numbered)), add_up)
 
 
 def held_bytes(
@@ -143,7 +145,7 @@ def held_bytes(
     def add_up() -> int:
         return sum(_held(place, footer, group, number, numbered) for number in _leaves(footer, names))
 
-    return _held_bytes.get((*place, group, as_key(names), as_key(numbered)), add_up)
+    return _found_once(_held_bytes, place, (*place, group, as_key(names), as_key(numbered)), add_up)
 
 
 def _held(place: Place, footer: Footer, group: int, number: int, numbered: Collection[str]) -> int:
@@ -216,6 +218,18 @@ def as_key(columns: Collection[object]) -> int:
     """Some columns as a part of a cache's key: a thousand names for each of very many row groups would take gigabytes.
     Columns that are taken for others, which is hardly possible, would only be thought to be larger or smaller."""
     return hash(frozenset(columns))
+
+
+_sizing: Final = [threading.Lock() for _ in range(64)]
+
+
+def _found_once(cache: BoundedCache[K, int], place: Place, key: K, find: Callable[[], int]) -> int:
+    """For a file of very many columns it takes long, and many scans that begin at once would all do it: that would be
+    felt by everybody."""
+    if key in cache:
+        return cache.get(key, find)
+    with _sizing[hash(place) % len(_sizing)]:
+        return cache.get(key, find)
 
 
 _group_bytes: BoundedCache[tuple[str, int, int, bool, int, int], int] = BoundedCache(50_000)
