@@ -13,6 +13,8 @@ from sparkport.wire.gate import FIRST_MESSAGE, MESSAGE, READER, Gate
 from sparkport.wire.limits import Limits
 from sparkport.wire.memory import Memory
 
+pytestmark = pytest.mark.tier("fast")
+
 ROOM = 1_000
 LIMITS = Limits(max_held_bytes=ROOM, first_message_seconds=30, idle_seconds=1_800, write_seconds=300)
 KEPT = 4

@@ -30,6 +30,8 @@ from sparkport.lakehouse.scan import decoded, direct, large_reads
 from sparkport.lakehouse.scan.decoded import held_bytes, row_bytes
 from sparkport.lakehouse.scan.read import Reader
 
+pytestmark = pytest.mark.tier("fast")
+
 MEGABYTE = 1 << 20
 
 
