@@ -210,6 +210,21 @@ def test_all_columns_of_a_struct_are_read_in_small_portions(
     assert max(buffers) * columns <= 17 * MEGABYTE
 
 
+def test_memory_of_large_reads_is_given_back_to_the_system(
+    reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released: list[int] = []
+    monkeypatch.setattr(large_reads, "_release", lambda: released.append(pa.total_allocated_bytes()))
+    file = write(tmp_path / "a.parquet", "list", [["x"]] * 100)
+    before = pa.total_allocated_bytes()
+    for small_shares, large, times in ((4, 1 << 20, 0), (0, 1 << 20, 1), (0, 0, 2)):
+        monkeypatch.setattr(large_reads, "_SMALL_SHARES", small_shares)
+        monkeypatch.setattr(decoded, "_LARGE_BYTES", large)
+        assert len(read_all(stream(reader, "list", file))[0]) == 100
+        assert len(released) == times
+    assert max(released) - before < MEGABYTE
+
+
 @pytest.fixture
 def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoded, "_LARGE_BYTES", 0)

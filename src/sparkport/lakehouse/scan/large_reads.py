@@ -38,6 +38,11 @@ def _disk() -> Iterator[None]:
         raise Unavailable(message) from exc
 
 
+def _release() -> None:
+    """What a large read has left: Arrow keeps it for the next one, and the next may be somebody else's."""
+    pa.default_memory_pool().release_unused()
+
+
 class LargeReads:
     """Called from all threads."""
 
@@ -62,6 +67,9 @@ class LargeReads:
                     yield from batches
                 finally:
                     self._share.give_back(held, small=small)
+                    if not small:
+                        batches.close()
+                        _release()
             else:
                 yield from self._by_way_of_disk(batches, stopped)
 
@@ -74,8 +82,12 @@ class LargeReads:
         size = 0
         try:
             try:
-                with self._one_at_a_time(stopped), closing(batches):
-                    size = self._write(batches, path, stopped)
+                with self._one_at_a_time(stopped):
+                    try:
+                        with closing(batches):
+                            size = self._write(batches, path, stopped)
+                    finally:
+                        _release()
                 with _disk():
                     source = pa.OSFile(path)
             finally:
