@@ -245,7 +245,7 @@ def test_a_folder_for_rows_that_is_gone_is_not_taken_for_a_table_that_is(
     monkeypatch.setattr(direct, "is_direct", lambda kind: arrow)
     file = write(tmp_path / "a.parquet", "list", [["x"]] * 100)
     with closing(Reader(FileSystem(), threads=2, temp_directory=str(tmp_path / "gone"))) as reader:
-        with pytest.raises(Unavailable, match="cannot wait on disk"):
+        with pytest.raises(Unavailable, match="wait for their reader"):
             read_all(stream(reader, "list", file))
         nothing_is_left(reader, tmp_path)
 
@@ -263,7 +263,7 @@ def test_a_full_disk_ends_a_scan_and_leaves_nothing(
 
     monkeypatch.setattr(large_reads, "tempfile", SimpleNamespace(mkstemp=full))
     monkeypatch.setattr(direct, "is_direct", lambda kind: arrow)
-    with pytest.raises(ResourceExhausted, match="cannot wait on disk"):
+    with pytest.raises(ResourceExhausted, match="the disk is full"):
         read_all(stream(reader, "list", write(tmp_path / "a.parquet", "list", [["x" * 100]] * 1_000)))
     nothing_is_left(reader, tmp_path)
 

@@ -6,7 +6,6 @@ turn, runs to its end and leaves its rows on disk: a reader that has stopped ask
 
 from __future__ import annotations
 
-import errno
 import os
 import tempfile
 import threading
@@ -16,7 +15,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from sparkport.errors import Cancelled, ResourceExhausted, Unavailable
+from sparkport.catalog.disk_errors import disk_error
+from sparkport.errors import Cancelled, ResourceExhausted
 from sparkport.lakehouse.scan.decoded import Share
 
 __all__ = ["LargeReads"]
@@ -32,10 +32,7 @@ def _disk() -> Iterator[None]:
     try:
         yield
     except OSError as exc:
-        message = f"rows of a large scan cannot wait on disk for their reader: {exc.strerror or type(exc).__name__}"
-        if exc.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise ResourceExhausted(message) from exc
-        raise Unavailable(message) from exc
+        raise disk_error(exc, "rows of a large scan that wait for their reader") from exc
 
 
 def _release() -> None:
