@@ -17,6 +17,7 @@ import pytest
 from sparkport.catalog.memory_sizes import cuts
 from sparkport.errors import InternalError
 from sparkport.filters.expressions import Column, Comparison, Literal, SqlType
+from sparkport.lakehouse.columns.type_table import known_type
 from sparkport.lakehouse.columns.types import stored_type
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg.manifests import DataFile, DeleteFile
@@ -28,7 +29,7 @@ from sparkport.lakehouse.scan.read import Reader
 
 pytestmark = pytest.mark.tier("fast")
 
-LEAVES = ("string", "long", "boolean", "double", "date", "timestamptz", "binary", "decimal(12, 3)")
+LEAVES = ("string", "long", "boolean", "double", "date", "timestamptz", "binary", "decimal(12, 3)", "uuid", "fixed[4]")
 BIGINT = SqlType("BIGINT")
 
 
@@ -69,7 +70,8 @@ def some_type(chance: random.Random, ids: Iterator[int], depth: int = 0) -> Any:
 
 def with_ids(field: pa.Field, field_id: int, kind: Any) -> pa.Field:
     """A field as Iceberg's writers mark it."""
-    made = field.type
+    known = known_type(kind)
+    made = field.type if known is None or known.in_files is None else known.in_files
     match kind:
         case {"type": "struct", "fields": fields}:
             made = pa.struct(
@@ -81,6 +83,17 @@ def with_ids(field: pa.Field, field_id: int, kind: Any) -> pa.Field:
             key = with_ids(made.key_field, kind["key-id"], kind["key"])
             made = pa.map_(key, with_ids(made.item_field, kind["value-id"], kind["value"]))
     return pa.field(field.name, made, field.nullable, {b"PARQUET:field_id": str(field_id).encode()})
+
+
+def as_bytes(kind: pa.DataType) -> pa.DataType:
+    """The same with bytes for UUIDs: Arrow makes no nested ones of Python's values."""
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(as_bytes(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(as_bytes(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_field, kind.item_field.with_type(as_bytes(kind.item_type)))
+    return pa.binary(16) if kind == pa.uuid() else kind
 
 
 def some_value(chance: random.Random, kind: Any) -> Any:
@@ -95,6 +108,10 @@ def some_value(chance: random.Random, kind: Any) -> Any:
             return [(f"k{place}", some_value(chance, value)) for place in range(chance.randint(0, 3))]
         case "string":
             return chance.choice("abc") * chance.choice([0, 1, 40, 900])
+        case "uuid":
+            return chance.randbytes(16)
+        case "fixed[4]":
+            return chance.randbytes(4)
         case "binary":
             return b"\x00x" * chance.randint(0, 3)
         case "boolean":
@@ -112,11 +129,12 @@ def made(chance: random.Random, path: Path, rows: int) -> tuple[TableMetadata, D
         {"id": 1, "name": "id", "type": "long", "required": False},
         {"id": 2, "name": "v", "type": kind, "required": False},
     ]
-    values = pa.array([some_value(chance, kind) for _ in range(rows)], stored_type(kind))
     schema = pa.schema(
         [with_ids(pa.field(field["name"], stored_type(field["type"])), field["id"], field["type"]) for field in fields]
     )
-    table = pa.table([pa.array(range(rows), pa.int64()), values.cast(schema.field("v").type)], schema=schema)
+    column = schema.field("v").type
+    values = pa.array([some_value(chance, kind) for _ in range(rows)], as_bytes(column)).cast(column)
+    table = pa.table([pa.array(range(rows), pa.int64()), values], schema=schema)
     options: dict[str, Any] = {"use_dictionary": chance.random() < 0.7, "data_page_size": chance.choice([64, 1 << 20])}
     pq.write_table(table, path, store_schema=False, row_group_size=chance.choice([7, 50, 1_000]), **options)
     numbers: dict[str, Any] = {"sequence_number": 7, "file_sequence_number": 7, "first_row_id": 100, "spec_id": 0}

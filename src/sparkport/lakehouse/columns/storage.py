@@ -17,7 +17,7 @@ from sparkport.errors import FailedPrecondition, InvalidArgument, ResourceExhaus
 from sparkport.lakehouse.columns.type_table import is_list
 from sparkport.lakehouse.columns.types import stored_type
 
-__all__ = ["conformed", "conformed_batch", "from_stored", "list_offsets", "map_entries", "to_stored"]
+__all__ = ["conformed", "conformed_batch", "from_stored", "list_offsets", "map_entries", "to_stored", "uuid_text"]
 
 _INFINITE = 2**63 - 1
 """DuckDB's infinity in timestamps of any unit; the negative of it is the other one."""
@@ -69,7 +69,7 @@ def _store(column: pa.Array, stored: pa.DataType) -> pa.Array:
     if pa.types.is_dictionary(declared):
         return _store(column.dictionary_decode(), stored)
     if isinstance(declared, pa.BaseExtensionType):
-        return _uuid_text(column.storage) if declared.extension_name == "arrow.uuid" else _store(column.storage, stored)
+        return uuid_text(column.storage) if declared.extension_name == "arrow.uuid" else _store(column.storage, stored)
     if is_list(declared):
         items = _store(pc.list_flatten(column), stored.value_type)
         return pa.ListArray.from_arrays(list_offsets(column), items, type=stored, mask=column.is_null())
@@ -168,7 +168,7 @@ def _from_microseconds(column: pa.Array, declared: pa.DataType) -> pa.Array:
 # UUIDs are text for Spark. Whole buffers at once: a loop over rows is many times slower.
 
 
-def _uuid_text(column: pa.Array) -> pa.Array:
+def uuid_text(column: pa.Array) -> pa.Array:
     digits = column.buffers()[1].slice(column.offset * 16, len(column) * 16).to_pybytes().hex().encode()
     offsets = array("i", range(0, len(digits) + 1, 32))
     text = pa.Array.from_buffers(pa.string(), len(column), [None, pa.py_buffer(offsets), pa.py_buffer(digits)])

@@ -72,8 +72,8 @@ class Primitive:
     """A primitive type of Iceberg. ``spark`` is None where Spark refuses tables that have it: they can only be read.
 
     ``filtered`` is the stored type as filters name it, None where DuckDB compares it otherwise than what clients see.
-    ``direct``: whether Arrow reads from files what DuckDB would. ``literal`` writes a bound, a whole number, in Spark's
-    SQL; where it is None, nobody asks for bounds.
+    ``direct``: whether Arrow reads from files just what DuckDB would. ``literal`` writes a bound, a whole number, in
+    Spark's SQL; where it is None, nobody asks for bounds.
     """
 
     arrow: pa.DataType
@@ -83,6 +83,15 @@ class Primitive:
     filtered: SqlType | None
     direct: bool = True
     literal: SparkLiteral | None = None
+
+    @property
+    def in_files(self) -> pa.DataType | None:
+        """The type in which Arrow reads it from files, from which it is made what DuckDB reads; None for what only
+        DuckDB reads right."""
+        if self.direct:
+            return self.stored
+        is_fixed = isinstance(self.arrow, pa.UuidType) or pa.types.is_fixed_size_binary(self.arrow)
+        return self.arrow if is_fixed else None
 
     @property
     def is_bytes(self) -> bool:

@@ -1,4 +1,4 @@
-"""Lists, structs and maps as Arrow reads them from a file, in the very types in which DuckDB would hand them out.
+"""Lists, structs, maps and UUIDs as Arrow reads them from a file, in the types in which DuckDB would hand them out.
 
 Arrow reads as many rows at a time as it is told to; DuckDB reads thousands, and a list may be of any length.
 """
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from sparkport.lakehouse.columns.storage import uuid_text
 from sparkport.lakehouse.columns.type_table import known_type
 from sparkport.lakehouse.iceberg.row_groups import FIELD_ID
 
@@ -18,10 +19,10 @@ __all__ = ["as_handed_out", "is_direct", "is_same_column", "leaves"]
 
 
 def is_direct(iceberg_type: Any) -> bool:
-    """Whether Arrow reads from files what DuckDB would."""
+    """Whether Arrow reads from files what DuckDB would, or what can be made into it."""
     if isinstance(iceberg_type, str):
         known = known_type(iceberg_type)
-        return known is not None and known.direct
+        return known is not None and known.in_files is not None
     inner = list(_inner(iceberg_type))
     return bool(inner) and all(is_direct(part) for _, part in inner)
 
@@ -30,7 +31,7 @@ def is_same_column(field: pa.Field, iceberg_type: Any) -> bool:
     """Whether a file's column is what the table has today, down to the ids of its nested fields and their order."""
     if isinstance(iceberg_type, str):
         known = known_type(iceberg_type)
-        return known is not None and known.direct and field.type == known.stored
+        return known is not None and known.in_files is not None and field.type == known.in_files
     kinds = {"struct": pa.types.is_struct, "list": pa.types.is_list, "map": pa.types.is_map}
     inner = list(_inner(iceberg_type))
     if not inner or not kinds[iceberg_type["type"]](field.type):
@@ -70,7 +71,7 @@ def as_handed_out(column: Any, wanted: pa.DataType) -> pa.Array:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if not wanted.num_fields:
-        return column
+        return _plain(column, wanted)
     if pa.types.is_struct(wanted):
         children = [as_handed_out(column.field(place), wanted.field(place).type) for place in range(wanted.num_fields)]
         return pa.Array.from_buffers(wanted, len(column), [_validity(column)], column.null_count, children=children)
@@ -87,6 +88,12 @@ def as_handed_out(column: Any, wanted: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(
         wanted, len(column), [_validity(column), shifted], column.null_count, children=children
     )
+
+
+def _plain(column: Any, wanted: pa.DataType) -> pa.Array:
+    if column.type == wanted:
+        return column
+    return uuid_text(column.storage) if isinstance(column.type, pa.UuidType) else column.cast(wanted)
 
 
 def _validity(column: Any) -> pa.Buffer | None:
