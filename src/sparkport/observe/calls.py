@@ -123,21 +123,19 @@ class Calls:
         with self._lock:
             if self._running.pop(record.id, None) is None:
                 return
-        record.seconds = time.perf_counter() - record.started_at
-        record.doing = ""
-        if error is None:
-            record.code = "OK"
-        else:
-            record.fails(error.code.name, error.message, error.error_id)
+            record.seconds = time.perf_counter() - record.started_at
+            record.doing = ""
+            if error is None:
+                record.code = "OK"
+            else:
+                record.fails(error.code.name, error.message, error.error_id)
+            if self.is_slow(record):  # at the same instant: a call is in one of the two lists
+                self._slow.append(CallView.of(record))
         for listener in self._listeners:
             try:
                 listener.ended(record)
             except Exception:
                 logger.exception("noting a call failed")
-        if self.is_slow(record):
-            view = CallView.of(record)
-            with self._lock:
-                self._slow.append(view)
 
     def is_slow(self, record: CallRecord) -> bool:
         return record.elapsed() >= self.slow_seconds > 0
