@@ -1,21 +1,21 @@
-"""Spark writes in the open when others take the table's property away, or put another table in its place, after we
-had looked: what we were asked for is there once or not at all. And what others undo stays undone."""
+"""Where a catalog has no place for shadows, Spark writes in the open when others take the table's property away, or put
+another table in its place, after we had looked: what we were asked for is there once or not at all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 
-import pyarrow as pa
 import pytest
 from tests.lakehouse.handles import NOBODY, Handle, create
 from tests.lakehouse.transacting import FIVE, Tx, at_point, by_key, names, people
-from tests.support.lakehouse import Lake
+from tests.support.lakehouse import Lake, lakehouse
 
 from sparkport.catalog import CallContext
-from sparkport.catalog.statement import Change, MissingRows, StatementRequest
-from sparkport.catalog.transaction import Isolation, TransactionState
+from sparkport.catalog.transaction import TransactionState
 from sparkport.errors import Conflict, NotFound, Unavailable
+from sparkport.lakehouse.tables import engine
+from sparkport.lakehouse.write.wap_applier import WapApplier
 
 pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]
 
@@ -24,6 +24,15 @@ _numbers = count()
 START = {number: f"n{number}" for number in range(5)}
 UNSET = "ALTER TABLE {t} UNSET TBLPROPERTIES ('write.wap.enabled')"
 APPEND = "INSERT INTO {t} VALUES (50, 'foreign')"
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
+    """One whose changes are applied as those of REST catalogs are."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(engine, "ShadowApplier", WapApplier)
+        with lakehouse(tmp_path_factory.mktemp("warehouse")) as opened:
+            yield Lake(opened)
 
 
 @pytest.fixture
@@ -161,67 +170,6 @@ def test_another_table_under_the_same_name_gets_no_rows_of_a_transaction(lake: L
     with at_point("apply.before", replace), pytest.raises((Conflict, NotFound)):
         tx.commit()
     assert by_key(table.sparkport()) == {}
-
-
-# Others roll back
-
-
-def _roll_back(table: Handle, snapshot: int | None) -> None:
-    table.sql(
-        f"CALL `{table.lake.catalog}`.system.rollback_to_snapshot(table => 'public.{table.name}', "
-        f"snapshot_id => {snapshot})"
-    )
-
-
-@pytest.mark.parametrize("then", [(), (APPEND,)], ids=["rolled back", "and written since"])
-@pytest.mark.parametrize("change", ["update", "delete", "insert"])
-def test_a_transaction_does_not_undo_a_rollback_of_others(
-    lake: Lake, table: Handle, change: str, then: tuple[str, ...]
-) -> None:
-    before = table.current.snapshot_id
-    table.update([table.ids()[1]], names("newer"))
-    tx = Tx(lake)
-    CHANGES[change][0](table, tx.ctx)
-    _roll_back(table, before)
-    table.sql(*then)
-    with pytest.raises(Conflict, match="rolled back"):
-        tx.commit()
-    assert by_key(table.agreed()) == {**START, **({50: "foreign"} if then else {})}
-
-
-def test_an_auto_commit_statement_does_not_undo_a_rollback_of_others(lake: Lake, table: Handle) -> None:
-    before = table.current.snapshot_id
-    table.update([table.ids()[1]], names("newer"))
-    ctx = CallContext(transaction_id=lake.opened.engine.transactions.begin(NOBODY))
-    ids = table.ids()
-    table.read(ctx)
-    _roll_back(table, before)
-    with pytest.raises(Conflict, match="rolled back"):
-        table.update([ids[1]], names("mine"), ctx)
-    assert by_key(table.agreed()) == START
-
-
-# What a repeated statement is told
-
-
-def test_the_count_that_is_kept_of_a_serializable_delete_is_the_one_that_was_told(lake: Lake, table: Handle) -> None:
-    manager = lake.opened.engine.transactions
-    ctx = CallContext(transaction_id=manager.begin(NOBODY, isolation=Isolation.SERIALIZABLE))
-    ids = table.ids()
-    own = table.table(ctx)
-    with at_point("defer.after", lambda: table.delete([ids[0]])):
-        request = StatementRequest(
-            change=Change.DELETE,
-            columns=pa.schema([]),
-            returning=False,
-            missing=MissingRows.SKIP,
-            statement="again",
-        )
-        statement = own.open_statement(ctx, request)
-        statement.push(None, pa.array([ids[0], ids[1]], pa.int64()))
-        told = statement.finish()
-    assert told == 1
-    assert lake.opened.engine.storage.pointers.statement("again") == 1
 
 
 # Others expire what nothing leads to yet

@@ -9,7 +9,7 @@ from tests.lakehouse.handles import NOBODY, Handle, create, main_of
 from tests.lakehouse.transacting import FIVE, Tx, by_key, names, people
 from tests.support.lakehouse import Lake
 
-from sparkport.lakehouse.write.spark_applier import SparkApplier, StagedSnapshot
+from sparkport.lakehouse.write.shadow_applier import Shadow, ShadowApplier
 
 pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]
 
@@ -35,21 +35,21 @@ def test_a_change_is_tried_again_when_the_table_is_back(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, change: Callable[[Handle], None]
 ) -> None:
     table = create(lake, f"t_{change.__name__}", FIVE)
-    schema, spark, tries = main_of(lake), SparkApplier._run, list[BaseException]()
+    schema, spark, tries = main_of(lake), ShadowApplier._run, list[BaseException]()
 
-    def run(applier: SparkApplier, staged: StagedSnapshot) -> None:
+    def run(applier: ShadowApplier, shadow: Shadow) -> None:
         if tries:
-            return spark(applier, staged)
+            return spark(applier, shadow)
         schema.rename_table(NOBODY, table.name, "elsewhere")
         try:
-            spark(applier, staged)
+            spark(applier, shadow)
         except BaseException as exc:
             tries.append(exc)
             raise
         finally:
             schema.rename_table(NOBODY, "elsewhere", table.name)
 
-    monkeypatch.setattr(SparkApplier, "_run", run)
+    monkeypatch.setattr(ShadowApplier, "_run", run)
     change(table)
     assert len(tries) == 1
     found = by_key(table.agreed())

@@ -370,7 +370,7 @@ def test_all_is_kept_since_transactions_began_of_which_it_is_not_known_what_they
 
 
 @only_postgresql
-def test_branches_that_nobody_will_publish_are_dropped(pair: Pair) -> None:
+def test_branches_that_nobody_will_publish_are_dropped(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     table, _ = pair.table()
     one, two = (lake.opened.engine for lake in (pair.one, pair.two))
     theirs, ours, used, dead = (
@@ -384,12 +384,12 @@ def test_branches_that_nobody_will_publish_are_dropped(pair: Pair) -> None:
     )
     foreign = "sparkport_of_somebody"
     table.sql(*(f"ALTER TABLE {{t}} CREATE BRANCH {name}" for name in (theirs, ours, used, dead, foreign)))
-    two.applier._in_use[used] = TableName("public", table.name)
+    monkeypatch.setattr(two.applier, "uses", lambda branch: branch == used)
     maintenance(pair.two, later=-10).run(TableName("public", table.name), ("expire",))
     assert set(table.current.metadata.refs) == {"main", theirs, used, dead, foreign}
     maintenance(pair.two).run(TableName("public", table.name), ("expire",))
     assert set(table.current.metadata.refs) == {"main", theirs, used, foreign}
-    two.applier._in_use.clear()
+    monkeypatch.undo()
     with ahead(pair.two):
         maintenance(pair.two).run(TableName("public", table.name), ("expire",))
     assert set(table.current.metadata.refs) == {"main", foreign}

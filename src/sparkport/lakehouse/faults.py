@@ -28,8 +28,10 @@ POINTS = (
     "stage.after",  # all rows are here, and go to Spark through the staging folder, or into the journal
     "defer.after",  # a statement is in its transaction's file, nothing else has happened
     "commit.decided",  # a transaction has no conflict with the tables as they are
+    "shadow.before",  # a shadow's metadata is written, its row is not
+    "shadow.after",  # both are there
     "apply.before",  # Spark is about to get the statement
-    "apply.between",  # new rows are on a branch, changed ones are not
+    "apply.between",  # new rows are staged, changed ones are not
     "apply.after",  # Spark has made a snapshot that nobody sees
     "publish.before",  # the snapshot is found to be right
     "metadata.before",  # a metadata file is about to be written, for a row change or for DDL

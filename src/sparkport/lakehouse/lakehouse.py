@@ -71,7 +71,7 @@ class Lakehouse:
             opened.callback(self._staging.close)
             files = NotedFiles(self._staging)
             files.configure(settings.storage_options())
-            sessions = self.spark.sessions(settings.session_conf())
+            sessions = self.spark.sessions(settings.writing_conf())
             if self._owns_spark:
                 self.spark.warm_up = lambda: warm_up(sessions, self._staging.folder, settings.catalog_name)
             reader = Reader(files, temp_directory=str(self._staging.folder / "duckdb"))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["TableName"]
+__all__ = ["TableName", "is_shadow_catalog", "shadow_catalog"]
+
+_SHADOWS = "_sparkport_shadows"
 
 
 class TableName(NamedTuple):
@@ -15,3 +17,13 @@ class TableName(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}"
+
+
+def shadow_catalog(catalog: str) -> str:
+    """What the shadows of a catalog's tables are kept under, in its database and in the sessions that write."""
+    return catalog + _SHADOWS
+
+
+def is_shadow_catalog(catalog: str) -> bool:
+    """Whether that is the name of shadows: no catalog of tables is called so."""
+    return catalog.endswith(_SHADOWS)

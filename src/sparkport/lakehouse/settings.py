@@ -12,6 +12,7 @@ from sparkport.errors import InvalidArgument
 from sparkport.lakehouse.file_modes import FileMode
 from sparkport.lakehouse.files import local_path, protocol_of
 from sparkport.lakehouse.jars import cache_home
+from sparkport.lakehouse.names import is_shadow_catalog, shadow_catalog
 
 __all__ = ["ALL_PACKAGES", "ICEBERG_RUNTIME", "LakehouseSettings", "QUERY_GUARD", "STUCK_WORK"]
 
@@ -79,6 +80,8 @@ class LakehouseSettings:
             for key, value in self.properties.items()
         }
         object.__setattr__(self, "properties", properties)
+        if is_shadow_catalog(self.catalog_name):
+            raise InvalidArgument(f"no catalog can be called '{self.catalog_name}': shadows of tables are kept so")
         remote = local_path(self.warehouse) is None
         if remote and self.catalog_uri is None:
             raise InvalidArgument(
@@ -203,6 +206,22 @@ class LakehouseSettings:
         conf = {key: self.properties.get(key, value) for key, value in conf.items()}
         catalog_properties = {**self._catalog_properties(), **self._own_properties()}
         return {**conf, **{f"{catalog}.{key}": value for key, value in catalog_properties.items()}}
+
+    def writing_conf(self) -> dict[str, str]:
+        """The same for the sessions that write, which also know the shadows of a SQL catalog's tables.
+
+        No other session may: not one that runs queries of clients, and so not the whole of a Spark either.
+        """
+        conf = self.session_conf()
+        if self.catalog_type == "rest":
+            return conf
+        catalog = f"spark.sql.catalog.{shadow_catalog(self.catalog_name)}"
+        shadows = {
+            catalog + key.removeprefix(self._catalog): value
+            for key, value in conf.items()
+            if key == self._catalog or key.startswith(f"{self._catalog}.")
+        }
+        return {**conf, **shadows, f"{catalog}.cache-enabled": "false"}
 
     def _catalog_properties(self) -> dict[str, str]:
         if self.catalog_type == "rest":  # its warehouse is a name that the server knows: a property

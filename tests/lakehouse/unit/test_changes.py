@@ -24,7 +24,7 @@ from sparkport.lakehouse.write import few_rows, net_change
 from sparkport.lakehouse.write.change_set import changed_rows_schema
 from sparkport.lakehouse.write.net_change import NetChange, TableChange
 from sparkport.lakehouse.write.sent import Sent
-from sparkport.lakehouse.write.spark_applier import SparkApplier
+from sparkport.lakehouse.write.spark_writes import SparkWrites
 from sparkport.lakehouse.write.workspace import Workspace
 
 pytestmark = pytest.mark.tier("fast")
@@ -196,10 +196,10 @@ def test_rows_of_a_transaction_that_only_deletes_go_together_with_any_update(
     update = staging.new(changed_rows_schema([pa.string()]))  # of the second column, which is its first
     update.append(pa.RecordBatch.from_arrays([[3], [False], ["c"]], schema=update.schema))
     update.finish()
-    applier = SparkApplier(catalog="lake", pointers=ANY, files=ANY, spark=ANY, staging=staging)
+    writes = SparkWrites(ANY, staging)
     with net.change_sets(staging, returned=[]) as changes:
         (deletes,) = (found.changes for found in changes.values() if found.changes is not None)
-        with applier._joined([deletes, update]) as (path,):
+        with writes.joined([deletes, update]) as (path,):
             rows = pq.read_table(path).to_pylist()
     found = {row["row_id"]: (row["is_deleted"], row["c0"]) for row in rows}
     assert found == {1: (True, None), 2: (True, None), 3: (False, "c")}
@@ -212,8 +212,8 @@ def test_staged_rows_are_not_put_together_where_that_would_change_values(staging
     parts = [staging.new(changed_rows_schema(types)) for types in ([pa.float32(), pa.string()], [pa.float64()])]
     parts[0].append(pa.RecordBatch.from_arrays([[1], [True], [None], [None]], schema=parts[0].schema))
     parts[1].append(pa.RecordBatch.from_arrays([[2], [False], [0.1]], schema=parts[1].schema))
-    applier = SparkApplier(catalog="lake", pointers=ANY, files=ANY, spark=ANY, staging=staging)
-    with pytest.raises(InternalError, match="other types"), applier._joined(parts):
+    writes = SparkWrites(ANY, staging)
+    with pytest.raises(InternalError, match="other types"), writes.joined(parts):
         pass
     for part in parts:
         part.discard()

@@ -26,12 +26,11 @@ from sparkport.lakehouse.iceberg.metadata import TableMetadata
 from sparkport.lakehouse.iceberg.metadata_files import write_metadata
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.spark.staging import StagedRows, Staging
-from sparkport.lakehouse.write import spark_applier
+from sparkport.lakehouse.write import wap_applier
 from sparkport.lakehouse.write.change_set import ChangeSet, TablePlan
 from sparkport.lakehouse.write.commit_request import CommitRequest, Committed
 from sparkport.lakehouse.write.committer import Committer
 from sparkport.lakehouse.write.merge_sql import UPDATED_COUNT
-from sparkport.lakehouse.write.spark_applier import SparkApplier, StagedSnapshot
 from sparkport.lakehouse.write.staged import (
     LeftInTheOpen,
     allow_staging,
@@ -40,6 +39,7 @@ from sparkport.lakehouse.write.staged import (
     in_the_open,
     take_back,
 )
+from sparkport.lakehouse.write.wap_applier import StagedSnapshot, WapApplier
 
 pytestmark = pytest.mark.tier("fast")
 
@@ -194,7 +194,7 @@ def stand_on(pointers: Pointers, files: FileSystem, mark: str | None) -> None:
     pointers.commit([Edit(T, metadata.json, moved, metadata.metadata_location)])
 
 
-class OpenSpark(SparkApplier):
+class OpenSpark(WapApplier):
     """Spark as it writes when the table's property is gone: on ``main``."""
 
     def __init__(self, pointers: SqlPointers, files: FileSystem, staging: Staging, *, fails: bool = False) -> None:
@@ -216,7 +216,7 @@ def insert(
     staging: Staging,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Callable[[], Committed]]:
-    monkeypatch.setattr(spark_applier, "sync_snapshot", lambda *_: None)
+    monkeypatch.setattr(wap_applier, "sync_snapshot", lambda *_: None)
     put(pointers, files, tmp_path, None, properties={"write.wap.enabled": "true"})
     applier = OpenSpark(pointers, files, staging, fails=request.param)
     committer = Committer(pointers=pointers, applier=applier, current=lambda _: version(pointers, files))
@@ -310,7 +310,7 @@ def test_rows_that_it_has_changed_itself_are_no_conflict(
     built_upon: bool,
 ) -> None:
     """A conflict would say that nothing has happened, while its rows are there if they cannot be taken back."""
-    monkeypatch.setattr(spark_applier, "sync_snapshot", lambda *_: None)
+    monkeypatch.setattr(wap_applier, "sync_snapshot", lambda *_: None)
     put(pointers, files, tmp_path, None, properties={"write.wap.enabled": "true"})
     commit, left = pointers.commit, [Moved(T)] * 8
 

@@ -21,6 +21,7 @@ from sparkport.lakehouse.catalogs.open_catalog import catalog_digest
 from sparkport.lakehouse.catalogs.open_database import open_database
 from sparkport.lakehouse.catalogs.sql_pointers import SqlPointers
 from sparkport.lakehouse.files import FileSystem
+from sparkport.lakehouse.names import is_shadow_catalog
 from sparkport.lakehouse.settings import LakehouseSettings
 
 __all__ = ["HeldCatalog", "hold"]
@@ -73,6 +74,6 @@ def _require_catalog(database: Database, name: str) -> None:
         rows = work.query(
             "SELECT catalog_name FROM iceberg_namespace_properties UNION SELECT catalog_name FROM iceberg_tables"
         )
-    names = sorted({str(found) for (found,) in rows})
+    names = sorted({str(found) for (found,) in rows if not is_shadow_catalog(found)})
     if name not in names:
         raise NotFound(f"the database has no catalog '{name}'; it has: {', '.join(names) or 'none'}")

@@ -16,6 +16,7 @@ from sparkport.lakehouse.catalogs.database import Work
 from sparkport.lakehouse.catalogs.journal_records import JournalRecords
 from sparkport.lakehouse.catalogs.journal_state import NO_JOURNAL, JournalView
 from sparkport.lakehouse.catalogs.looked_up import LookedUp
+from sparkport.lakehouse.catalogs.shadow_records import ShadowRecords
 from sparkport.lakehouse.names import TableName
 
 __all__ = ["Cut", "Edit", "JournalMoved", "Move", "Moved", "OutcomeUnknown", "OverlaidTables", "Pointers"]
@@ -35,12 +36,14 @@ class Edit:
     """A table's metadata as it was seen and as it shall be; ``before`` is None for a table to be created.
 
     ``location`` is where ``before`` was read from: a SQL catalog's condition, which a REST catalog does not need.
+    ``shadow`` is the name of the one whose snapshots ``after`` has: it MUST be there until then, and is no more after.
     """
 
     table: TableName
     before: Mapping[str, Any] | None
     after: Mapping[str, Any]
     location: str | None = None
+    shadow: str | None = None
 
 
 class Moved(Exception):
@@ -111,6 +114,9 @@ class Pointers(ABC):
 
     journal: JournalRecords | None = None
     """None where the catalog has no place for one."""
+
+    shadows: ShadowRecords | None = None
+    """The same."""
 
     @abstractmethod
     def cut(self) -> Cut: ...
@@ -208,7 +214,7 @@ class Pointers(ABC):
         """
 
     def registered(self) -> list[str]:
-        """Where the metadata of all tables is that may share files with those of this catalog."""
+        """Where the metadata of all tables is, and of no shadow, that may share files with those of this catalog."""
         return list(self.cut().tables.values())
 
     @abstractmethod

@@ -31,12 +31,13 @@ from sparkport.lakehouse.catalogs.journal_records import JournalRecords
 from sparkport.lakehouse.catalogs.journal_state import JournalView
 from sparkport.lakehouse.catalogs.ledger import Ledger
 from sparkport.lakehouse.catalogs.pointers import Cut, Edit, Move, Moved, OutcomeUnknown, Pointers
+from sparkport.lakehouse.catalogs.shadow_records import ShadowRecords
 from sparkport.lakehouse.catalogs.statement_records import StatementRecords
 from sparkport.lakehouse.faults import fault
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg.metadata import load
 from sparkport.lakehouse.iceberg.metadata_files import write_metadata
-from sparkport.lakehouse.names import TableName
+from sparkport.lakehouse.names import TableName, is_shadow_catalog
 
 __all__ = ["SqlPointers"]
 
@@ -74,6 +75,9 @@ class SqlPointers(Pointers):
         self._statements = StatementRecords(database, catalog)
         database.prepare(self._prepare)
         self.journal: JournalRecords = JournalRecords(database, catalog)
+        self.shadows: ShadowRecords = ShadowRecords(
+            database, catalog, server=server, require_unfenced=self._require_unfenced
+        )
 
     def _prepare(self) -> None:
         with self._database.transaction(write=True) as work:
@@ -278,6 +282,7 @@ class SqlPointers(Pointers):
                 transactions=transactions,
                 attempt=attempt,
                 with_journal=with_journal,
+                shadows={change.table: change.shadow for change in changes if change.shadow is not None},
             )
         except (Moved, AlreadyExists, TransactionNotActive):
             self._discard(written)
@@ -337,6 +342,7 @@ class SqlPointers(Pointers):
         transactions: Sequence[str] = (),
         attempt: str | None = None,
         with_journal: Callable[[Work], None] | None = None,
+        shadows: Mapping[TableName, str] | None = None,
     ) -> None:
         """Move all pointers or, raising ``Moved``, none; the rest as for ``commit``.
 
@@ -351,6 +357,9 @@ class SqlPointers(Pointers):
             # A table that is held comes before its own move: the condition is about where it was before that.
             for move in sorted([*held, *moves], key=lambda move: move.table):
                 self._move(work, move)
+            for table, shadow in (shadows or {}).items():
+                if not self.shadows.remove_in(work, shadow):
+                    raise Moved(table)
             if transactions:
                 self._require_ledger().committing(work, transactions)
             self._statements.note(work, {**(statements or {}), **({} if attempt is None else {attempt: 0})})
@@ -388,16 +397,17 @@ class SqlPointers(Pointers):
     @contextmanager
     def _changing(self) -> Iterator[Work]:
         with self._database.transaction(write=True) as work:
-            if self._server is not None:
-                self._require_unfenced(work, self._server)
+            self._require_unfenced(work)
             yield work
             fault("pointer.before")
         fault("pointer.after")
 
-    def _require_unfenced(self, work: Work, server: str) -> None:
+    def _require_unfenced(self, work: Work) -> None:
         """The row is held until the end: whoever fences this server off waits for what is under way."""
+        if self._server is None:
+            return
         sql = f"SELECT 1 FROM sparkport_fences WHERE catalog_name = ? AND server = ?{self._database.share}"
-        if not work.query(sql, [self._catalog, server]):
+        if not work.query(sql, [self._catalog, self._server]):
             raise Unavailable("another server has taken this one for dead: it must be started again")
 
     def fence(self, server: str) -> None:
@@ -406,8 +416,8 @@ class SqlPointers(Pointers):
 
     def registered(self) -> list[str]:
         with self._database.transaction() as work:
-            rows = work.query("SELECT metadata_location FROM iceberg_tables WHERE metadata_location IS NOT NULL")
-        return [str(location) for (location,) in rows]
+            rows = work.query("SELECT catalog_name, metadata_location FROM iceberg_tables")
+        return [str(location) for name, location in rows if location is not None and not is_shadow_catalog(name)]
 
     def location_in(self, work: Work, table: TableName, *, hold: bool = False) -> str | None:
         sql = f"SELECT metadata_location FROM iceberg_tables WHERE {_NAMED}{self._database.share if hold else ''}"

@@ -11,11 +11,13 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from sparkport.lakehouse.iceberg.metadata import WAP
 from sparkport.lakehouse.iceberg.version_numbers import numbered_next
 
 __all__ = [
     "Json",
     "add_on_main",
+    "add_shadow",
     "clear_main",
     "drop_refs",
     "evolve_schema",
@@ -89,6 +91,23 @@ def add_on_main(metadata: Mapping[str, Any], snapshot: Mapping[str, Any], *, pre
     after["snapshots"] = [*after.get("snapshots", []), added]
     after["last-sequence-number"] = snapshot["sequence-number"]
     _set_main(after, snapshot["snapshot-id"])
+    return numbered_next(metadata, after)
+
+
+def add_shadow(
+    metadata: Mapping[str, Any], shadow: Mapping[str, Any], snapshot_ids: Sequence[int], *, previous: str
+) -> Json:
+    """The new snapshots of a shadow, and ``main`` on the last: one commit, however many they are.
+
+    The shadow MUST have begun with this ``main``, sequence number and next row id. Earlier versions let Spark stage
+    snapshots in the table itself; the property that said so goes.
+    """
+    after = _changed(metadata, previous)
+    added = [item for item in shadow["snapshots"] if item["snapshot-id"] in snapshot_ids]
+    after["snapshots"] = [*(after.get("snapshots") or ()), *added]
+    after |= {key: shadow[key] for key in ("last-sequence-number", "next-row-id") if key in shadow}
+    _merge(after, {WAP: None})
+    _set_main(after, snapshot_ids[-1])
     return numbered_next(metadata, after)
 
 

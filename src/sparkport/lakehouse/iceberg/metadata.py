@@ -14,7 +14,7 @@ from sparkport.errors import InternalError, VersionNotFound
 from sparkport.lakehouse.cache import BoundedCache
 from sparkport.lakehouse.files import FileSystem
 
-__all__ = ["BRANCH", "IcebergSchema", "MARK", "ROLLED_BACK", "Snapshot", "TableMetadata", "load", "parse"]
+__all__ = ["BRANCH", "IcebergSchema", "MARK", "ROLLED_BACK", "Snapshot", "TableMetadata", "WAP", "load", "parse"]
 
 MARK = "sparkport.mark"
 """What every snapshot has in its summary that we let Spark make."""
@@ -24,6 +24,9 @@ BRANCH = "sparkport_"
 
 ROLLED_BACK = "sparkport.rolled-back"
 """In a snapshot's summary, which one it brings back; in a table's properties, the last commit that brought one back."""
+
+WAP = "write.wap.enabled"
+"""The property by which Spark makes snapshots of a table aside, if a session asks for it (write-audit-publish)."""
 
 IcebergSchema: TypeAlias = Mapping[str, Any]
 

@@ -31,6 +31,7 @@ from sparkport.errors import (
 from sparkport.lakehouse.columns.columns import CHECKS, new_columns, tag_properties, tags_in
 from sparkport.lakehouse.columns.keys import UNIQUE, identifier_fields, unique_property
 from sparkport.lakehouse.iceberg.edits import new_table
+from sparkport.lakehouse.iceberg.metadata import WAP
 from sparkport.lakehouse.iceberg.metadata_files import write_metadata
 from sparkport.lakehouse.iceberg.row_groups import row_group_properties
 from sparkport.lakehouse.names import TableName
@@ -50,7 +51,6 @@ _TABLE_PROPERTIES = {
     "write.merge.mode": "merge-on-read",
     "write.distribution-mode": "none",
     "write.merge.distribution-mode": "none",
-    "write.wap.enabled": "true",
     "write.parquet.compression-codec": "zstd",
 }
 
@@ -120,6 +120,8 @@ class LakehouseSchema(MutableSchema):
             **{key: value for key, value in columns.properties().items() if value},
             **tag_properties(definition.tags),
         }
+        if self._engine.storage.pointers.shadows is None:
+            properties[WAP] = "true"
         if self._engine.journal.takes_columns(columns.declared.names):
             properties[JOURNAL] = "true"
         if definition.checks:

@@ -32,6 +32,7 @@ from sparkport.lakehouse.tables.planned_journals import PlannedJournals
 from sparkport.lakehouse.tables.storage import Storage
 from sparkport.lakehouse.tables.versions import TableVersions
 from sparkport.lakehouse.tables.views import LakeView, Views
+from sparkport.lakehouse.write.applier import Applier
 from sparkport.lakehouse.write.change_set import ChangeSet
 from sparkport.lakehouse.write.commit_request import CommitRequest, Committed, NotFlushed, quoted_names
 from sparkport.lakehouse.write.committer import Committer, done_elsewhere
@@ -39,7 +40,8 @@ from sparkport.lakehouse.write.journal_room import JournalRoom
 from sparkport.lakehouse.write.journal_writer import JournalWriter
 from sparkport.lakehouse.write.net_change import NetChange, TableChange
 from sparkport.lakehouse.write.own_rows import OwnRows
-from sparkport.lakehouse.write.spark_applier import SparkApplier
+from sparkport.lakehouse.write.shadow_applier import ShadowApplier
+from sparkport.lakehouse.write.wap_applier import WapApplier
 from sparkport.lakehouse.write.workspace import Workspace
 from sparkport.transactions.manager import InDoubt, Transaction, Transactions, TransactionSettings, require_usable
 
@@ -67,7 +69,8 @@ class LakeEngine:
         self.transactions: Transactions[LakeView] = Transactions(self, self._settings)
         self.views = Views(storage.pointers, self.versions, self.transactions)
         self.workspace = Workspace(storage.staging.folder)
-        self.applier = SparkApplier(
+        kind = WapApplier if storage.pointers.shadows is None else ShadowApplier
+        self.applier: Applier = kind(
             catalog=storage.catalog_name,
             pointers=storage.pointers,
             files=storage.files,

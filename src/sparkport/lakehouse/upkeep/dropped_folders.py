@@ -17,6 +17,8 @@ from sparkport.lakehouse.catalogs.database import Database, Rows
 from sparkport.lakehouse.files import FileInfo, FileSystem, local_path, plain_path
 from sparkport.lakehouse.iceberg.manifests import read_manifest, read_manifest_list
 from sparkport.lakehouse.iceberg.metadata import Snapshot, TableMetadata, load
+from sparkport.lakehouse.iceberg.shadows import is_shadow
+from sparkport.lakehouse.names import is_shadow_catalog
 from sparkport.lakehouse.warehouse import Warehouse, is_table_folder, true_path
 
 __all__ = ["DroppedFolders"]
@@ -128,14 +130,18 @@ class DroppedFolders:
             if self._is_read(metadata.uuid):
                 return "it is being read"
         with self._database.transaction() as work:  # the last look, and as late as can be
-            pointers = work.query(f"SELECT metadata_location, iceberg_type FROM {_POINTERS}")
-        if _any_below((_place(location) for location, _ in pointers), folder):
+            pointers = work.query(f"SELECT catalog_name, metadata_location, iceberg_type FROM {_POINTERS}")
+        if _any_below((_place(location) for _, location, _ in pointers), folder):
             return "a table is there again"
-        return self._elsewhere.user(folder, [location for location, entry_type in pointers if entry_type != "VIEW"])
+        # Shadows have no files elsewhere that their tables have not.
+        tables = [at for name, at, entry_type in pointers if entry_type != "VIEW" and not is_shadow_catalog(name)]
+        return self._elsewhere.user(folder, tables)
 
     def _newest(self, listed: Iterable[FileInfo]) -> TableMetadata | None:
-        names = [info.path for info in listed if info.path.endswith(_METADATA) and "/metadata/" in info.path]
-        return load(self._files, max(names, key=lambda path: path.rpartition("/")[2])) if names else None
+        paths = [info.path for info in listed if info.path.endswith(_METADATA) and "/metadata/" in info.path]
+        newest_first = sorted(paths, key=lambda path: path.rpartition("/")[2], reverse=True)
+        found = (load(self._files, path) for path in newest_first)
+        return next((metadata for metadata in found if not is_shadow(metadata)), None)
 
     def _delete(self, folder: str) -> None:
         """Metadata goes first: what is left of a table that is half gone cannot be registered anywhere."""

@@ -66,7 +66,7 @@ class InUse:
                 logger.warning("what commits have staged of '%s' is not known: %s", table, exc)
                 continue
             if version is not None:
-                needed.setdefault(version.uuid, set()).update(self._applier.staged_in(version.metadata))
+                needed.setdefault(version.uuid, set()).update(self._applier.needed_in(version.metadata))
         return needed
 
     def _snapshot_of(self, table: TableName, location: str | None) -> tuple[str, int | None]:
@@ -82,7 +82,7 @@ class InUse:
         needed = self._reader.reading(metadata.uuid) | ledger.needed_elsewhere(metadata.uuid)
         if reported is not None:
             needed |= self._newest_since(metadata, reported - _TELLING_SLACK)
-        needed |= self._applier.staged_in(metadata)
+        needed |= self._applier.needed_in(metadata)
         pinned = self.metadata_files(table)
         pinned.pop(metadata.metadata_location, None)
         if len(pinned) > _PINS_LOOKED_INTO:

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from sparkport.catalog.repeats import KNOWN_SECONDS
-from sparkport.errors import Conflict, InternalError, InvalidArgument, TableNotFound
+from sparkport.errors import Conflict, InternalError, InvalidArgument, NotFound, TableNotFound
 from sparkport.lakehouse.catalogs.ledger_rows import UNKNOWN
 from sparkport.lakehouse.catalogs.pointers import Edit, Moved
 from sparkport.lakehouse.catalogs.rest_notes import old_fences
@@ -30,6 +30,7 @@ from sparkport.lakehouse.iceberg.manifests import read_manifest_list
 from sparkport.lakehouse.iceberg.metadata import BRANCH, TableMetadata, load
 from sparkport.lakehouse.iceberg.plan import plan
 from sparkport.lakehouse.iceberg.row_groups import row_group_properties
+from sparkport.lakehouse.iceberg.shadows import began, metadata_files
 from sparkport.lakehouse.iceberg.version_numbers import NUMBER, numbered
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.spark.server import Work, translated
@@ -47,7 +48,7 @@ from sparkport.lakehouse.upkeep.maintenance_plan import (
 )
 from sparkport.lakehouse.warehouse import true_path
 from sparkport.lakehouse.write.committer import Committer
-from sparkport.lakehouse.write.spark_applier import drop_branches
+from sparkport.lakehouse.write.wap_applier import drop_branches
 
 __all__ = ["Maintenance", "Report", "STEPS", "require_steps"]
 
@@ -334,7 +335,8 @@ class _Run:
         if reason is not None:
             self._skipped["orphans"] = reason
         elif not self._kept_by_owner("orphans"):
-            limit = _timestamp(self._maintenance.now() - self._settings.orphan_seconds)
+            shadows = [began(shadow) - CLOCK_SLACK for shadow in self._shadows(metadata)]
+            limit = _timestamp(min([self._maintenance.now() - self._settings.orphan_seconds, *shadows]))
             # Spark lists a local folder by Hadoop's file systems, which need not know a store that Iceberg does.
             listing = [] if local_path(metadata.location) is not None else ["prefix_listing => true"]
             orphans = self._call("remove_orphan_files", f"older_than => {limit}", *listing)
@@ -352,6 +354,9 @@ class _Run:
         listed = self._storage.files.list(folder)
         present = {info.path for info in listed}
         # Asked for after listing: who begins now sees metadata that the listing has as the newest, or later.
+        paths = (path for shadow in self._shadows(metadata) for path in metadata_files(shadow))
+        shadows = {path.rpartition("/")[2] for path in paths}
+        listed = [info for info in listed if info.path.rpartition("/")[2] not in shadows]
         needed = self._in_use.metadata_files(self._table)
         before = self._maintenance.now() - self._settings.metadata_seconds
         elsewhere = self._storage.ledger.needed_elsewhere(metadata.uuid)
@@ -365,6 +370,16 @@ class _Run:
             if (checksum := f"{parent}/.{name}.crc") in present:  # Hadoop's, beside files on a local disk
                 self._storage.files.delete(checksum)
             self._counts["removed_metadata"] += 1
+
+    def _shadows(self, metadata: TableMetadata) -> list[TableMetadata]:
+        """What commits under way have made of the table, by whatever server."""
+        records, found = self._storage.pointers.shadows, []
+        folder = true_path(metadata.location)
+        for location in [] if records is None else records.locations():
+            if (true_path(location) or "").startswith(f"{folder}/"):
+                with contextlib.suppress(NotFound):  # it is gone since
+                    found.append(load(self._storage.files, location))
+        return found
 
     def _shared(self, metadata: TableMetadata) -> str | None:
         """Why files in the table's folder that the table does not know may be somebody's all the same."""

@@ -157,7 +157,10 @@ def _left_main(metadata: TableMetadata) -> dict[int, float]:
 def forgotten_metadata(
     files: Iterable[FileInfo], metadata: TableMetadata, *, before: float, needed: Collection[str]
 ) -> list[str]:
-    """Metadata files that the table's own log no longer names and that were replaced ``before`` a time."""
+    """Metadata files that the table's own log no longer names and that were replaced ``before`` a time.
+
+    One of a shadow may be written long after the number that it has was the newest.
+    """
     logged = {entry["metadata-file"] for entry in metadata.metadata_log} | {metadata.metadata_location, *needed}
     names = {_name(path) for path in logged}
     numbered = [(number, info) for info in files if (number := _number(info.path)) is not None]
@@ -168,7 +171,9 @@ def forgotten_metadata(
     paths: list[str] = []
     for (number, info), (_, after) in pairwise(numbered):
         replaced = after.modified
-        if number < current and _name(info.path) not in names and replaced is not None and replaced < before:
+        if number >= current or _name(info.path) in names or info.modified is None or replaced is None:
+            continue
+        if max(info.modified, replaced) < before:
             paths.append(info.path)
     return paths
 

@@ -1,7 +1,7 @@
 """Maintenance by itself: one thread that looks at what has changed, now and then, and does what is due.
 
-It cares for tables that this server writes to and, at its start, once for all tables that were made to be written
-through staged snapshots: a server that died may have left some. A table whose property ``sparkport.maintenance`` is
+It cares for tables that this server writes to and, at its start, once for all tables that a sparkport has
+written to: a server that died may have left something. A table whose property ``sparkport.maintenance`` is
 ``false`` is left alone.
 """
 
@@ -12,7 +12,8 @@ import threading
 from collections.abc import Callable
 
 from sparkport.errors import SparkportError
-from sparkport.lakehouse.iceberg.metadata import load
+from sparkport.lakehouse.iceberg.metadata import WAP, load
+from sparkport.lakehouse.iceberg.version_numbers import NUMBER
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.upkeep.dropped_folders import DroppedFolders
 from sparkport.lakehouse.upkeep.maintenance import STEPS, Maintenance
@@ -101,7 +102,7 @@ class MaintenanceThread:
         if location == self._seen.get(table):
             return
         properties = load(self._storage.files, location).properties
-        is_ours = properties.get("write.wap.enabled", "").lower() == "true"
+        is_ours = NUMBER in properties or properties.get(WAP, "").lower() == "true"
         if not is_ours or properties.get(_SWITCH, "true").lower() == "false":
             return
         now = self._maintenance.now()

@@ -1,4 +1,4 @@
-"""What a server that died in the middle of a commit has left, found and removed: metadata files, branches, open rows.
+"""What a server that died in the middle of a commit has left, found and removed: shadows, metadata files, branches.
 
 A metadata file is written before the catalog points to it. The server notes each in its staging folder first, so that
 whoever starts next need not look through the warehouse, and cannot take another server's file in the making for dead.
@@ -19,9 +19,10 @@ from sparkport.lakehouse.catalogs.ledger import Ledger
 from sparkport.lakehouse.catalogs.pointers import Pointers
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg.metadata import BRANCH, load
+from sparkport.lakehouse.iceberg.shadows import is_shadow, remove_shadow
 from sparkport.lakehouse.spark.staging import Noted, Staging
 from sparkport.lakehouse.warehouse import Warehouse, is_metadata_file, true_path
-from sparkport.lakehouse.write.spark_applier import drop_branches
+from sparkport.lakehouse.write.wap_applier import drop_branches
 
 __all__ = ["NotedFiles", "Recovery", "recover"]
 
@@ -95,6 +96,7 @@ def recover(
         # A commit that the database still holds may succeed after the server is dead: nothing is judged before that.
         pointers.fence(server)
         ledger.bury(server)
+        _remove_shadows(files, pointers, warehouse, stopping)
         current = dict(pointers.cut().tables.items()) if written else {}
         places = {table: _true_folder(location) for table, location in current.items()}
         users = _by_folder(pointers.registered()) if written else {}
@@ -112,7 +114,10 @@ def recover(
             if (
                 pointers.has_fence
                 and not noted.published
-                and _is_unused(files, noted.location, users.get(folder, ()), lists[folder])
+                and (
+                    _is_unused(files, noted.location, users.get(folder, ()), lists[folder])
+                    or _is_shadow(files, noted.location)
+                )
             ):
                 with contextlib.suppress(SparkportError):
                     logger.info("removing metadata that nobody points to: %s", noted.location)
@@ -124,8 +129,33 @@ def recover(
 
     try:
         staging.clean(forget)
+        _remove_shadows(files, pointers, warehouse, stopping)  # also of those that ended in order, and left some
     except SparkportError as exc:
         logger.warning("what dead servers have left was not removed: %s", exc)
+
+
+def _remove_shadows(
+    files: FileSystem, pointers: Pointers, warehouse: Warehouse, stopping: threading.Event | None
+) -> None:
+    """Those of servers that can publish nothing any more: no look at any table is needed."""
+    records = pointers.shadows
+    if records is None:
+        return
+    for left in records.left():
+        if stopping is not None and stopping.is_set():
+            raise Unavailable("this server is stopped")
+        logger.info("removing what a dead server has not published: %s", left.location)
+        if warehouse.inside(left.location) is not None:
+            remove_shadow(files, left.location, unpublished=True)
+        records.remove(left.name, server=left.server)
+
+
+def _is_shadow(files: FileSystem, location: str) -> bool:
+    """The row of one that a dead server has noted is gone by now, if it ever was there."""
+    try:
+        return is_shadow(load(files, location))
+    except SparkportError:
+        return False
 
 
 def _true_folder(location: str) -> str | None:

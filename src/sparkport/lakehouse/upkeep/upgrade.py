@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sparkport.errors import InternalError, TableNotFound
-from sparkport.lakehouse.iceberg.metadata import TableMetadata, load
+from sparkport.lakehouse.iceberg.metadata import WAP, TableMetadata, load
 from sparkport.lakehouse.iceberg.plan import plan
 from sparkport.lakehouse.iceberg.row_groups import row_group_properties
 from sparkport.lakehouse.names import TableName
@@ -17,7 +17,7 @@ from sparkport.lakehouse.write.committer import Committer
 __all__ = ["upgrade_table"]
 
 _FORMAT = 3
-_PROPERTIES = {"write.wap.enabled": "true", "write.merge.mode": "merge-on-read"}
+_PROPERTIES = {"write.merge.mode": "merge-on-read"}
 _READY_SECONDS = 60.0
 
 
@@ -30,7 +30,8 @@ def upgrade_table(storage: Storage, committer: Committer, table: TableName) -> d
     with committer.turn(table):
         before = _metadata(storage, table)
         name = quoted(storage.catalog_name, *table)
-        wanted = {key: value for key, value in _PROPERTIES.items() if before.properties.get(key) != value}
+        asked = _PROPERTIES if storage.pointers.shadows is not None else {**_PROPERTIES, WAP: "true"}
+        wanted = {key: value for key, value in asked.items() if before.properties.get(key) != value}
         wanted |= row_group_properties(before.properties, len(before.current_schema["fields"]))
         if before.format_version < _FORMAT:
             wanted["format-version"] = str(_FORMAT)

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from sparkport.lakehouse.catalogs.pointers import Edit
+from sparkport.lakehouse.iceberg.metadata import TableMetadata
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.write.change_set import TablePlan
 
@@ -47,6 +48,15 @@ class Staged(ABC):
 class Applier(Protocol):
     def apply(self, plan: TablePlan) -> Staged | None:
         """None when the table was changed by others meanwhile."""
+
+    def uses(self, branch: str) -> bool:
+        """Whether a branch of this server's is one of a commit under way; others that it left are of no use."""
+
+    def tables_in_use(self) -> set[TableName]:
+        """Tables that commits under way are about."""
+
+    def needed_in(self, metadata: TableMetadata) -> set[int]:
+        """Snapshots of a table that commits under way need, though no branch leads to them, and however old."""
 
 
 def apply_all(

@@ -132,6 +132,14 @@ class TablePlan:
     def changed(self) -> int:
         return len(self.updated) + len(self.deleted)
 
+    def changes_the_same(self, other: TablePlan) -> bool:
+        """Whether it does just the same to the table, if that is the same."""
+        return (
+            self.change_sets == other.change_sets
+            and np.array_equal(self.updated, other.updated)
+            and np.array_equal(self.deleted, other.deleted)
+        )
+
 
 def changed_column(place: int) -> str:
     """What the column of a staged row is called: a name of the table's own could be in the way of another."""

@@ -13,27 +13,23 @@ from sparkport.lakehouse.catalogs.pointers import Edit, Moved, OutcomeUnknown, P
 from sparkport.lakehouse.columns.columns import essence
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg.edits import clear_main, move_main, set_properties
-from sparkport.lakehouse.iceberg.metadata import MARK, Snapshot, TableMetadata, load
+from sparkport.lakehouse.iceberg.metadata import MARK, WAP, Snapshot, TableMetadata, load
 from sparkport.lakehouse.names import TableName
 
 __all__ = [
     "LeftInTheOpen",
     "allow_staging",
     "can_stage",
-    "check_counts",
     "current_metadata",
     "in_the_open",
     "landed",
     "marked_snapshot",
-    "marking",
     "rows_and_columns",
     "stageable",
     "take_back",
 ]
 
 logger = logging.getLogger(__name__)
-
-_STAGING = "write.wap.enabled"
 
 
 def current_metadata(pointers: Pointers, files: FileSystem, table: TableName) -> TableMetadata:
@@ -45,12 +41,12 @@ def current_metadata(pointers: Pointers, files: FileSystem, table: TableName) ->
 
 def can_stage(metadata: TableMetadata) -> bool:
     """Whether Spark makes snapshots of the table aside. One that was made elsewhere it would write in the open."""
-    return metadata.properties.get(_STAGING) == "true"
+    return metadata.properties.get(WAP) == "true"
 
 
 def stageable(table: TableName, metadata: TableMetadata) -> Edit:
     """What tells such a table to."""
-    after = set_properties(metadata.json, {_STAGING: "true"}, previous=metadata.metadata_location)
+    after = set_properties(metadata.json, {WAP: "true"}, previous=metadata.metadata_location)
     return Edit(table, metadata.json, after, metadata.metadata_location)
 
 
@@ -71,11 +67,6 @@ def _change(pointers: Pointers, edit: Edit) -> bool:
     except OutcomeUnknown as exc:
         raise Unavailable(exc.message) from exc
     return True
-
-
-def marking(mark: str) -> dict[str, str]:
-    """What lets Spark put a mark on every snapshot that it makes in a session, wherever it lands."""
-    return {f"spark.sql.iceberg.snapshot-property.{MARK}": mark}
 
 
 def in_the_open(metadata: TableMetadata, mark: str, base: int | None) -> list[Snapshot]:
@@ -100,7 +91,7 @@ class LeftInTheOpen(InternalError):
     def __init__(self, table: TableName, why: str) -> None:
         super().__init__(
             f"table '{table.name}': rows of a change that was not made are in the table, and {why}: "
-            f"somebody took the property {_STAGING} away meanwhile"
+            f"somebody took the property {WAP} away meanwhile"
         )
 
 
@@ -161,7 +152,7 @@ def _take_back(pointers: Pointers, files: FileSystem, table: TableName, mark: st
             raise LeftInTheOpen(table, "others have built upon them")
         if earlier is not None and not metadata.has_snapshot(earlier):
             raise LeftInTheOpen(table, "what was before them has expired")
-        logger.warning("table '%s' lost its property %s: a change is taken back and made again", table, _STAGING)
+        logger.warning("table '%s' lost its property %s: a change is taken back and made again", table, WAP)
         after = clear_main(metadata.json, previous=previous)
         if earlier is not None:
             after = move_main(metadata.json, earlier, previous=previous)
@@ -182,11 +173,3 @@ def marked_snapshot(metadata: TableMetadata, table: TableName, wap_id: str) -> M
 def rows_and_columns(metadata: TableMetadata) -> tuple[object, ...]:
     """What must not change between the decision and the publishing: the table, its columns, its rows."""
     return metadata.uuid, essence(metadata.current_schema["fields"]), metadata.main_snapshot_id
-
-
-def check_counts(table: TableName, summary: Mapping[str, str], expected: Mapping[str, int]) -> None:
-    """Spark must have done just what was decided."""
-    for key, count in expected.items():
-        reported = summary.get(key, "0")
-        if int(reported) != count:
-            raise InternalError(f"table '{table.name}': Spark reports {reported} for {key}, not {count}")

@@ -1,4 +1,4 @@
-"""Apply: Spark makes a snapshot of a table's plan that nobody sees until it is published.
+"""Apply by write-audit-publish, where a catalog has no place for shadows: Spark makes snapshots in the table, aside.
 
 New rows are appended, changed ones merged by their ids. A table that has both gets two snapshots, one on the other, on
 a branch of the table that lives until they are published; one alone needs no branch (write-audit-publish).
@@ -8,53 +8,42 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
-from sparkport.errors import InternalError, SparkportError, Unavailable
+from sparkport.errors import SparkportError, Unavailable
 from sparkport.lakehouse.catalogs.pointers import Edit, Moved, Pointers
-from sparkport.lakehouse.faults import fault
 from sparkport.lakehouse.files import FileSystem
-from sparkport.lakehouse.iceberg.commits import AUTHORS, STATEMENTS, TRANSACTIONS, authors_note
 from sparkport.lakehouse.iceberg.durable import sync_snapshot
 from sparkport.lakehouse.iceberg.edits import drop_refs, move_main
 from sparkport.lakehouse.iceberg.metadata import BRANCH, Snapshot, TableMetadata, load
 from sparkport.lakehouse.names import TableName
-from sparkport.lakehouse.spark.server import LostRace, NoTable, Sessions, Work, translated
+from sparkport.lakehouse.spark.server import LostRace, NoTable, Sessions
 from sparkport.lakehouse.spark.sql import quoted
-from sparkport.lakehouse.spark.staging import StagedRows, Staging
+from sparkport.lakehouse.spark.staging import Staging
 from sparkport.lakehouse.write.applier import Staged
-from sparkport.lakehouse.write.change_set import TablePlan, spark_schema
-from sparkport.lakehouse.write.merge_sql import DELETED_COUNT, UPDATED_COUNT, merge_sql
+from sparkport.lakehouse.write.change_set import TablePlan
+from sparkport.lakehouse.write.spark_writes import SparkWrites, check_snapshots
 from sparkport.lakehouse.write.staged import (
     allow_staging,
     can_stage,
-    check_counts,
     current_metadata,
     landed,
     marked_snapshot,
-    marking,
     rows_and_columns,
     stageable,
     take_back,
 )
 
-__all__ = ["SparkApplier", "StagedSnapshot", "drop_branches"]
-
-_PROPERTY = "spark.sql.iceberg.snapshot-property."
-_PROPERTY_CHARACTERS = 4_000
-_SMALL_ROWS = 100_000
+__all__ = ["StagedSnapshot", "WapApplier", "drop_branches"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StagedSnapshot(Staged):
     """A snapshot, or two on a branch, that Spark has made of a plan. ``mark`` is the branch's name or the WAP id."""
 
-    applier: SparkApplier
+    applier: WapApplier
     plan: TablePlan
     mark: str
     is_branch: bool
@@ -69,12 +58,8 @@ class StagedSnapshot(Staged):
         return self.plan.version.metadata
 
     def fits(self, plan: TablePlan) -> bool:
-        return (
-            self.plan.change_sets == plan.change_sets
-            and np.array_equal(self.plan.updated, plan.updated)
-            and np.array_equal(self.plan.deleted, plan.deleted)
-            and rows_and_columns(self.base) == rows_and_columns(plan.version.metadata)
-        )
+        same_table = rows_and_columns(self.base) == rows_and_columns(plan.version.metadata)
+        return same_table and plan.changes_the_same(self.plan)
 
     def edit(self) -> Edit | None:
         return self.applier.edit(self)
@@ -90,7 +75,7 @@ class StagedSnapshot(Staged):
         self.applier.take_back(self)
 
 
-class SparkApplier:
+class WapApplier:
     def __init__(
         self,
         *,
@@ -103,8 +88,8 @@ class SparkApplier:
         self._catalog = catalog
         self._pointers = pointers
         self._files = files
-        self._spark = spark
         self._staging = staging
+        self._writes = SparkWrites(spark, staging)
         self._in_use: dict[str, TableName] = {}
 
     def apply(self, plan: TablePlan) -> StagedSnapshot | None:
@@ -136,7 +121,7 @@ class SparkApplier:
         snapshots = _snapshots(metadata, staged)
         if snapshots is None:
             return None
-        self._check(staged, snapshots)
+        check_snapshots(staged.plan, [snapshot.get("summary", {}) for snapshot in snapshots])
         for snapshot in snapshots:
             sync_snapshot(self._files, metadata.location, metadata.snapshot(snapshot["snapshot-id"]))
         after = move_main(metadata.json, snapshots[-1]["snapshot-id"], previous=metadata.metadata_location)
@@ -166,7 +151,7 @@ class SparkApplier:
         """Tables that commits under way have staged snapshots of."""
         return set(self._in_use.copy().values())
 
-    def staged_in(self, metadata: TableMetadata) -> set[int]:
+    def needed_in(self, metadata: TableMetadata) -> set[int]:
         """Snapshots of a table that wait for a commit under way: on no branch, and however old."""
         return {snapshot.id for snapshot in metadata.snapshots if snapshot.summary.get("wap.id") in self._in_use}
 
@@ -174,68 +159,16 @@ class SparkApplier:
 
     def _run(self, staged: StagedSnapshot) -> None:
         plan = staged.plan
-        conf = {"spark.wap.branch" if staged.is_branch else "spark.wap.id": staged.mark, **marking(staged.mark)}
-        for name, ids in ((STATEMENTS, plan.statements), (TRANSACTIONS, plan.transactions)):
-            if ids:
-                conf[_PROPERTY + name] = ",".join(ids)[:_PROPERTY_CHARACTERS]
-        if plan.authors:
-            conf[_PROPERTY + AUTHORS] = authors_note(plan.authors)
-        inserts = [change.inserts for change in plan.change_sets if change.inserts is not None]
-        changes = [change.changes for change in plan.change_sets if change.changes is not None]
-        with (
-            self._joined(inserts) as new_rows,
-            self._joined(changes) as changed_rows,
-            self._spark.session(conf, timeout=plan.timeout, work=Work(_purpose(plan), (plan.table,))) as session,
-        ):
-            fault("apply.before")
-            with translated(f"changing '{plan.table.name}'"):
-                if staged.is_branch and staged.base.main_snapshot_id is not None:
-                    self._begin_branch(session, staged)
-                if plan.inserted:
-                    self._append(session, plan, new_rows)
-                if staged.is_branch:
-                    fault("apply.between")
-                if plan.changed:
-                    self._merge(session, plan, changed_rows)
-            fault("apply.after")
-
-    @contextlib.contextmanager
-    def _joined(self, parts: Sequence[StagedRows]) -> Iterator[list[str]]:
-        """The staged files; many small ones are put into one, because a file costs Spark more than the rows in it."""
-        if len(parts) <= 1 or sum(part.rows for part in parts) > _SMALL_ROWS:
-            yield [str(part.path) for part in parts]
-            return
-        joined = self._staging.new(max((part.schema for part in parts), key=len))
-        try:
-            for part in parts:
-                for batch in part.batches():
-                    joined.append(_widened(batch, joined.schema))
-            yield [str(joined.finish())]
-        finally:
-            joined.discard()
+        aside = {"spark.wap.branch" if staged.is_branch else "spark.wap.id": staged.mark}
+        with self._writes.session(plan, staged.mark, aside) as steps:
+            if staged.is_branch and staged.base.main_snapshot_id is not None:
+                self._begin_branch(steps.session, staged)
+            steps.run(self._target(plan))
 
     def _begin_branch(self, session: Any, staged: StagedSnapshot) -> None:
         """Spark would make it with the first snapshot, whose totals would then not go on from those before."""
         mark, main = quoted(staged.mark), staged.base.main_snapshot_id
         session.sql(f"ALTER TABLE {self._target(staged.plan)} CREATE BRANCH {mark} AS OF VERSION {main}").collect()
-
-    def _append(self, session: Any, plan: TablePlan, paths: Sequence[str]) -> None:
-        """The schema in Spark's DDL saves it a look at the files."""
-        frame = session.read.schema(spark_schema(plan.version.columns.fields, by_place=False)).parquet(*paths)
-        writer = frame.writeTo(self._target(plan)).option("check-nullability", "false")
-        if plan.in_order:
-            writer = writer.option("distribution-mode", "none")
-        writer.append()
-
-    def _merge(self, session: Any, plan: TablePlan, paths: Sequence[str]) -> None:
-        fields = [plan.version.columns.field(name) for name in plan.columns]
-        view = f"staged_{uuid.uuid4().hex}"
-        frame = session.read.schema(spark_schema(fields, by_place=True)).parquet(*paths)
-        frame.createOrReplaceTempView(view)
-        try:
-            session.sql(merge_sql(self._target(plan), quoted(view), plan)).collect()
-        finally:
-            session.catalog.dropTempView(view)
 
     def _target(self, plan: TablePlan) -> str:
         return quoted(self._catalog, *plan.table)
@@ -270,23 +203,12 @@ class SparkApplier:
         if metadata is None or not _is_in_place(metadata, ours, staged):
             return None
         try:
-            self._check(staged, [{"summary": ours[0].summary}])
+            check_snapshots(staged.plan, [ours[0].summary])
             sync_snapshot(self._files, metadata.location, ours[0])
         except SparkportError:
             self.take_back(staged)
             raise
         return stageable(staged.table, metadata)
-
-    def _check(self, staged: StagedSnapshot, snapshots: Sequence[Mapping[str, Any]]) -> None:
-        """Spark must have done just what was decided."""
-        plan = staged.plan
-        expected = [{"added-records": plan.inserted}] if plan.inserted else []
-        if plan.changed:
-            expected.append({UPDATED_COUNT: len(plan.updated), DELETED_COUNT: len(plan.deleted)})
-        if len(snapshots) != len(expected):
-            raise InternalError(f"Spark made {len(snapshots)} snapshots of '{plan.table.name}', not {len(expected)}")
-        for snapshot, counts in zip(snapshots, expected, strict=True):
-            check_counts(plan.table, snapshot.get("summary", {}), counts)
 
     def _places(self, staged: StagedSnapshot) -> list[TableName]:
         """Where the branch may be: the table of that name, and the one that had it, found by its folder."""
@@ -320,15 +242,6 @@ def drop_branches(pointers: Pointers, files: FileSystem, table: TableName, chose
             return
 
 
-def _widened(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Rows that are deleted bring no values. Nothing is cast, which Arrow would do, and lose digits by it."""
-    names = batch.schema.names
-    columns = [batch.column(f.name) if f.name in names else pa.nulls(len(batch), f.type) for f in schema]
-    if [column.type for column in columns] != schema.types:
-        raise InternalError("staged rows that are to go together are of other types")
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
 def _is_in_place(metadata: TableMetadata, ours: Sequence[Snapshot], staged: StagedSnapshot) -> bool:
     """Whether a snapshot in the open stands just where it was to be published, and there is nothing else to publish."""
     same_table = rows_and_columns(metadata)[:2] == rows_and_columns(staged.base)[:2]
@@ -355,7 +268,3 @@ def _snapshots(metadata: TableMetadata, staged: StagedSnapshot) -> list[Mapping[
         if len(snapshots) > 2:
             return None
     return snapshots if head is not None else None
-
-
-def _purpose(plan: TablePlan) -> str:
-    return " and ".join(word for word, rows in (("insert", plan.inserted), ("merge", plan.changed)) if rows) or "write"
