@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,7 +34,7 @@ class Stranger:
     """``closed`` is entered while a table is rewritten; ``dropping`` is told the name of a table before it is dropped.
 
     ``remade`` are the tables that may be dropped and made anew, by their places; ``keys`` those of lists, without which
-    tables are sets. ``left_out`` are deeds that it does not do.
+    tables are sets.
     """
 
     spark: PlainSpark
@@ -42,7 +42,6 @@ class Stranger:
     remade: Sequence[int] = ()
     closed: Callable[[], AbstractContextManager[None]] = nullcontext
     dropping: Callable[[str], None] = lambda table: None
-    left_out: Collection[str] = ()
     counts: dict[str, int] = field(default_factory=dict)
 
     def on(self, tables: Sequence[str]) -> Disturbance:
@@ -53,7 +52,6 @@ class Stranger:
             "roll back": (3, self._roll_back),
             "make anew": (1, self._make_anew),
         }
-        deeds = {name: deed for name, deed in deeds.items() if name not in self.left_out}
 
         def disturb(recorder: Recorder, over: threading.Event, dice: random.Random) -> None:
             names = self._chosen(deeds, dice)
@@ -105,7 +103,9 @@ class Stranger:
     # What is no change of rows
 
     def _unset(self, recorder: Recorder, table: str, dice: random.Random) -> None:
-        self.spark.run("ALTER TABLE {t} UNSET TBLPROPERTIES ('write.wap.enabled')", table)
+        """What servers of earlier versions had in their tables, and what they could not bear to lose."""
+        change = dice.choice(("SET TBLPROPERTIES ('{}' = 'true')", "UNSET TBLPROPERTIES IF EXISTS ('{}')"))
+        self.spark.run(f"ALTER TABLE {{t}} {change.format('write.wap.enabled')}", table)
 
     def _expire(self, recorder: Recorder, table: str, dice: random.Random) -> None:
         """All but the newest, however young, and with them what others have only staged."""

@@ -10,7 +10,7 @@ import logging
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import count
@@ -183,8 +183,7 @@ def town(
         yield Town(rigs, [named[name] for name in mortal], third, catalog_uri)
 
 
-def run_round(place: Town, workload: str, load: Load, *, left_out: Collection[str] = ()) -> Round:
-    """``left_out`` are deeds that the stranger does not do."""
+def run_round(place: Town, workload: str, load: Load) -> Round:
     for rig in place.rigs:
         rig.start()
     place.befell.clear()
@@ -198,7 +197,6 @@ def run_round(place: Town, workload: str, load: Load, *, left_out: Collection[st
             remade=(3,) if lists else (2,),
             closed=nullcontext if gate is None else gate.closed,
             dropping=place.dropping,
-            left_out=left_out,
         )
         more: list[Callable[[Sequence[str]], Disturbance]] = [stranger.on, place.befalls, place.maintains]
         history = append_to_lists(engine, load, more=more) if lists else insert_and_delete(engine, load, more=more)

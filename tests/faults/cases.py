@@ -114,7 +114,7 @@ class Outcome:
     error: str = ""
 
 
-def cases(seed: int, count: int = 110) -> list[Case]:
+def cases(seed: int, count: int = 130) -> list[Case]:
     """Every change at every point with every victim, DDL at its points, in an order that the seed decides."""
     chance = random.Random(seed)
     chosen: list[tuple[str, Fault]] = []

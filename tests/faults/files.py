@@ -14,6 +14,7 @@ import fastavro
 __all__ = ["left_in_staging", "leftovers", "missing_files", "pointer_of", "register_elsewhere"]
 
 _NAMED = "catalog_name = 'lake' AND table_namespace = 'public' AND table_name = ?"
+_SHADOW = "catalog_name = 'lake_sparkport_shadows'"
 _REMOVED = 2
 """The status of a manifest's entry for a file that is no longer part of the table."""
 
@@ -24,6 +25,7 @@ def leftovers(warehouse: Path, *, servers: int, catalog_uri: str | None = None) 
     for path in map(_path, _pointers(warehouse, catalog_uri)):
         known.setdefault(path.parent, set()).update(_known(path))
     found = left_in_staging(warehouse, servers=servers)
+    found += _query(f"SELECT metadata_location FROM iceberg_tables WHERE {_SHADOW}", warehouse, catalog_uri)
     for path in warehouse.rglob("metadata/*"):
         lost = path.name.endswith(".metadata.json") and path not in known.get(path.parent, {path})
         if lost or path.name.endswith(".tmp"):
@@ -99,7 +101,7 @@ def _path(location: str) -> Path:
 
 
 def _pointers(warehouse: Path, catalog_uri: str | None) -> list[str]:
-    return _query("SELECT metadata_location FROM iceberg_tables", warehouse, catalog_uri)
+    return _query(f"SELECT metadata_location FROM iceberg_tables WHERE NOT {_SHADOW}", warehouse, catalog_uri)
 
 
 def _query(sql: str, warehouse: Path, catalog_uri: str | None, *values: str) -> list[str]:

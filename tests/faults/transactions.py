@@ -25,7 +25,16 @@ from sparkport.lakehouse.faults import POINTS, Fault
 __all__ = ["TRANSACTIONS", "run_transaction", "transaction_cases"]
 
 TRANSACTIONS = ("one table", "one table, changed only", "two tables", "two tables, one of them new rows only")
-_TWICE = ("stage.before", "defer.after", "apply.before", "apply.after", "metadata.before", "metadata.after")
+_TWICE = (
+    "stage.before",
+    "defer.after",
+    "shadow.before",
+    "shadow.after",
+    "apply.before",
+    "apply.after",
+    "metadata.before",
+    "metadata.after",
+)
 """Points that a transaction over two tables comes to more than once."""
 
 _TRIES = 100

@@ -170,7 +170,7 @@ def test_all_faults_are_every_change_at_every_point_with_every_victim() -> None:
     met = {(case.operation, case.fault.point, case.fault.action) for case in chosen}
     victims = ("server", "spark", "both")
     assert met >= {(change, point, victim) for change in CHANGES for point in STATEMENT_POINTS for victim in victims}
-    assert len(chosen) == 110
+    assert len(chosen) == 130
 
 
 @pytest.mark.tier("fast")

@@ -3,6 +3,8 @@ nothing of it. And what others undo stays undone."""
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -21,6 +23,7 @@ from sparkport.errors import Conflict, InternalError, NotFound, SparkportError, 
 from sparkport.lakehouse.files import plain_path
 from sparkport.lakehouse.iceberg.manifests import read_manifest, read_manifest_list
 from sparkport.lakehouse.names import TableName, shadow_catalog
+from sparkport.lakehouse.upkeep import maintenance
 from sparkport.lakehouse.upkeep.maintenance_plan import MaintenanceSettings
 
 pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]
@@ -348,25 +351,38 @@ def test_a_rollback_of_others_in_the_middle_stays(lake: Lake, table: Handle, poi
 
 
 @pytest.mark.parametrize("point", ["apply.between", "publish.before"])
-def test_maintenance_removes_nothing_of_a_shadow(table: Handle, point: str) -> None:
-    """It takes place in a year, and nothing that it does not know of is kept."""
-    at_once = MaintenanceSettings(
-        retention_seconds=0, grace_seconds=0, staged_seconds=0, metadata_seconds=0, orphan_seconds=0
-    )
-    name, tx = TableName("public", table.name), _both(table)
-    later = maintenance_of(table.lake.opened, at_once, later=365 * 24 * 3600)
-    first, made, lost = files_of(table), set[str](), set[str]()
+def test_maintenance_removes_nothing_of_a_shadow(table: Handle, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark has been at it for five days, and others have written the table often meanwhile."""
+    day = 24 * 3600
+    at_once = MaintenanceSettings(retention_seconds=0, grace_seconds=0, staged_seconds=0, metadata_seconds=0)
+    name, tx = TableName("public", table.name), Tx(table.lake)
+    _insert(table, tx.ctx)
+    table.update([table.ids()[0]], names("changed"), tx.ctx)
+    orphan = Path(plain_path(table.current.metadata.location), "data", "left.parquet")
+    first, made, lost, reports = files_of(table), set[str](), set[str](), list[maintenance.Report]()
+
+    def age(*paths: str | Path, days: int) -> None:
+        for path in paths:
+            os.utime(path, (time.time() - days * day,) * 2)
 
     def maintain() -> None:
         made.update(files_of(table) - first)
-        later.run(name, ("expire", "orphans", "metadata"))
+        table.sql(*[APPEND] * 4)
+        orphan.write_bytes(b"x")
+        age(orphan, days=6)
+        age(*made, days=4)
+        reports.append(maintenance_of(table.lake.opened, at_once).run(name, ("expire", "orphans", "metadata")))
         lost.update(made - files_of(table))
 
+    monkeypatch.setattr(maintenance, "began", lambda _: time.time() - 5 * day)
     with at_point(point, maintain):
         tx.commit()
-    assert made
+    assert {Path(path).name.partition(".")[2] for path in made} >= {"metadata.json", "avro", "parquet"}
+    assert [report.skipped for report in reports] == [{}]
+    assert reports[0].counts["removed_orphans"] == 1
     assert not lost
-    assert by_key(table.agreed()) == BOTH
+    assert not orphan.exists()
+    assert sorted(row["id"] for row in table.agreed().values()) == sorted([*BOTH, *[50] * 4])
 
 
 # Who can reach one

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,10 +37,6 @@ logger = logging.getLogger(__name__)
 
 _CLIENTS = 4
 _TRANSACTIONS = 4
-_IN_THE_OPEN = ("unset", "make anew")
-"""Deeds of strangers after which Spark writes in the open. With a kill in the same moment half a transaction may stay,
-as docs/consistency.md says; so rounds have either these or kills."""
-
 _LAST_SECONDS = 600.0
 """How long after its end a thread may still be busy: with a round, or with a call that nobody answers."""
 
@@ -64,12 +60,12 @@ class Rounds:
             what = f"round {number} ({workload}, {isolation.value}, {'kills' if kills else 'no kills'})"
             self._place.mortal = self._mortal if kills else []
             try:
-                self._round(number, what, workload, isolation, left_out=_IN_THE_OPEN if kills else ())
+                self._round(number, what, workload, isolation)
             except Exception as exc:
                 logger.exception("%s failed", what)
                 self.problems.append(f"{what}: {type(exc).__name__}: {str(exc)[:500]}")
 
-    def _round(self, number: int, what: str, workload: str, isolation: Isolation, *, left_out: Collection[str]) -> None:
+    def _round(self, number: int, what: str, workload: str, isolation: Isolation) -> None:
         load = Load(
             isolation=isolation,
             clients=_CLIENTS,
@@ -80,7 +76,7 @@ class Rounds:
         )
         begun = time.monotonic()
         try:
-            found = run_round(self._place, workload, load, left_out=left_out)
+            found = run_round(self._place, workload, load)
         finally:
             self._clear()
         print(f"{what}, {time.monotonic() - begun:.0f} s: {found}", flush=True)

@@ -207,15 +207,19 @@ class LakehouseSettings:
         catalog_properties = {**self._catalog_properties(), **self._own_properties()}
         return {**conf, **{f"{catalog}.{key}": value for key, value in catalog_properties.items()}}
 
+    @property
+    def written_catalog(self) -> str:
+        """What Spark knows the catalog by that it writes to."""
+        return self.catalog_name if self.catalog_type == "rest" else shadow_catalog(self.catalog_name)
+
     def writing_conf(self) -> dict[str, str]:
         """The same for the sessions that write, which also know the shadows of a SQL catalog's tables.
 
         No other session may: not one that runs queries of clients, and so not the whole of a Spark either.
         """
-        conf = self.session_conf()
-        if self.catalog_type == "rest":
+        conf, catalog = self.session_conf(), f"spark.sql.catalog.{self.written_catalog}"
+        if catalog == self._catalog:
             return conf
-        catalog = f"spark.sql.catalog.{shadow_catalog(self.catalog_name)}"
         shadows = {
             catalog + key.removeprefix(self._catalog): value
             for key, value in conf.items()

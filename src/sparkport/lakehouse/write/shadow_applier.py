@@ -17,7 +17,7 @@ from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg.durable import sync_snapshot
 from sparkport.lakehouse.iceberg.edits import add_shadow
 from sparkport.lakehouse.iceberg.metadata import TableMetadata, load
-from sparkport.lakehouse.iceberg.shadows import new_snapshots, remove_shadow, write_seed
+from sparkport.lakehouse.iceberg.shadows import metadata_files, new_snapshots, remove_shadow, write_seed
 from sparkport.lakehouse.names import TableName, shadow_catalog
 from sparkport.lakehouse.spark.server import LostRace, NoTable, Sessions
 from sparkport.lakehouse.spark.sql import quoted
@@ -81,6 +81,7 @@ class ShadowApplier:
         self._pointers = pointers
         self._records: ShadowRecords = pointers.shadows
         self._files = files
+        self._staging = staging
         self._writes = SparkWrites(spark, staging)
         self._in_use: dict[str, Shadow] = {}
 
@@ -149,6 +150,8 @@ class ShadowApplier:
             raise NoTable(f"the shadow of '{shadow.table}' is gone")
         shadow.location = location
         made = load(self._files, location)
+        for path in metadata_files(made):
+            self._staging.note(path)  # nothing leads to it once the row is gone
         snapshots = new_snapshots(made)
         check_snapshots(shadow.plan, [snapshot.summary for snapshot in snapshots])
         for snapshot in snapshots:
