@@ -57,18 +57,20 @@ class ShadowRecords:
 
     def location(self, name: str) -> str | None:
         with self._database.transaction() as work:
-            return self._location_in(work, [self._catalog, self.server, name])
-
-    def remove_in(self, work: Work, name: str, *, server: str | None = None) -> bool:
-        """Whether it was there, in a transaction that goes on."""
-        named = [self._catalog, server or self.server, name]
-        return work.change(f"DELETE FROM iceberg_tables WHERE {_NAMED}", named) == 1
+            named = [self._catalog, self.server, name]
+            rows = work.query(f"SELECT metadata_location FROM iceberg_tables WHERE {_NAMED}", named)
+        return str(rows[0][0]) if rows else None
 
     def remove(self, name: str, *, server: str | None = None) -> str | None:
-        """Where it was. None for one that was not there, any more; else nothing of it is published, nor will be."""
+        """Where it was: nothing of it is published, nor will be. None for one that is not there any more."""
         with self._database.transaction(write=True) as work:
-            location = self._location_in(work, [self._catalog, server or self.server, name])
-            return location if self.remove_in(work, name, server=server) else None
+            return self.remove_in(work, name, server=server)
+
+    def remove_in(self, work: Work, name: str, *, server: str | None = None) -> str | None:
+        """The same in a transaction that goes on. Spark may just be about to move it: one waits for the other."""
+        named = [self._catalog, server or self.server, name]
+        rows = work.query(f"DELETE FROM iceberg_tables WHERE {_NAMED} RETURNING metadata_location", named)
+        return str(rows[0][0]) if rows else None
 
     def left(self) -> list[ShadowRecord]:
         """Those of servers that are no more, or can change nothing any more."""
@@ -86,10 +88,6 @@ class ShadowRecords:
             sql = "SELECT catalog_name, metadata_location FROM iceberg_tables WHERE catalog_name LIKE ?"
             rows = work.query(sql, [shadow_catalog("%")])
         return [str(location) for catalog, location in rows if is_shadow_catalog(catalog) and location is not None]
-
-    def _location_in(self, work: Work, named: list[str]) -> str | None:
-        rows = work.query(f"SELECT metadata_location FROM iceberg_tables WHERE {_NAMED}", named)
-        return str(rows[0][0]) if rows else None
 
 
 _NAMED = "catalog_name = ? AND table_namespace = ? AND table_name = ?"

@@ -358,7 +358,7 @@ class SqlPointers(Pointers):
             for move in sorted([*held, *moves], key=lambda move: move.table):
                 self._move(work, move)
             for table, shadow in (shadows or {}).items():
-                if not self.shadows.remove_in(work, shadow):
+                if self.shadows.remove_in(work, shadow) is None:
                     raise Moved(table)
             if transactions:
                 self._require_ledger().committing(work, transactions)

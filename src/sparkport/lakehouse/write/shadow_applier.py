@@ -92,6 +92,7 @@ class ShadowApplier:
         try:
             self._records.add(shadow.name, seed)
             self._run(shadow)
+            self._look(shadow)
         except SparkportError as exc:
             self.discard(shadow)
             if isinstance(exc, Unavailable) or not (isinstance(exc, LostRace | NoTable) or self._has_changed(shadow)):
@@ -145,13 +146,17 @@ class ShadowApplier:
     def _run(self, shadow: Shadow) -> None:
         with self._writes.session(shadow.plan, shadow.name) as steps:
             steps.run(quoted(self._catalog, self._records.server, shadow.name))
+
+    def _look(self, shadow: Shadow) -> None:
+        """Whether Spark has done just what was decided, and that it will not be lost."""
         location = self._records.location(shadow.name)
         if location is None:
             raise NoTable(f"the shadow of '{shadow.table}' is gone")
-        shadow.location = location
+        seed, shadow.location = shadow.location, location
         made = load(self._files, location)
         for path in metadata_files(made):
-            self._staging.note(path)  # nothing leads to it once the row is gone
+            if path != seed:
+                self._staging.note(path)  # nothing leads to it once the row is gone
         snapshots = new_snapshots(made)
         check_snapshots(shadow.plan, [snapshot.summary for snapshot in snapshots])
         for snapshot in snapshots:
