@@ -83,8 +83,9 @@ def test_a_table_whose_flush_fails_is_set_apart_and_all_others_go_on(lake: Lake,
     loaded.insert(people((10, "small")))
     loaded.insert(people(*((number, "large") for number in range(100, 20_100))))
     flushed.insert(people((10, "small")))
+    # The first server could: it knows the metadata that is lost, and Spark changes a copy of that.
     with pytest.raises(FailedPrecondition, match=bad.name):
-        flush(lake)
+        other.opened.journal.flush(60)
     assert len(altered.agreed()) == len(flushed.agreed()) == 6
     assert len(loaded.agreed()) == 20_006
 
