@@ -27,6 +27,7 @@ from sparkport.lakehouse.iceberg.shadows import is_shadow, new_snapshots, remove
 from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.names import TableName, shadow_catalog
 from sparkport.lakehouse.settings import LakehouseSettings
+from sparkport.lakehouse.upkeep import recovery
 from sparkport.lakehouse.upkeep.dropped_folders import DroppedFolders
 
 pytestmark = pytest.mark.tier("fast")
@@ -271,9 +272,35 @@ def test_shadows_of_servers_that_live_stay(settings: LakehouseSettings, start: O
     before = found.files
     second = start(settings)
     assert records_of(second).locations() == [found.made.metadata_location]
-    assert records_of(second).left() == []
+    assert [record.is_left for record in records_of(second).everyone()] == [False]
     assert found.files == before
     found.publish()
+
+
+@pytest.mark.parametrize("hours", [0, 2])
+@pytest.mark.parametrize("silent", [False, True])
+def test_old_shadows_of_servers_that_have_fallen_silent_go(
+    settings: LakehouseSettings, start: Open, monkeypatch: pytest.MonkeyPatch, silent: bool, hours: int
+) -> None:
+    """Nobody has the staging folder that says that the server is dead."""
+    found = staged(start(settings))
+    found.add()
+    found.advance()
+    before, ledger = found.files, found.lake.engine.storage.ledger
+    kept = before - found.new - {found.seed, found.made.metadata_location}
+    ledger.beat({})
+    if silent:
+        with found.lake.store.database.transaction(write=True) as work:
+            assert work.change("UPDATE sparkport_servers SET seen = seen - 3600 WHERE server = ?", [ledger.server])
+    monkeypatch.setattr(recovery, "_SILENCE_SECONDS", 3600.0 * (1 - hours))
+    start(settings)
+    if silent and hours:
+        assert found.files == kept
+        with pytest.raises(Moved):
+            found.publish()
+    else:
+        assert found.files == before
+        found.publish()
 
 
 def test_nothing_is_removed_by_a_row_that_leads_to_no_shadow(settings: LakehouseSettings, start: Open) -> None:

@@ -213,6 +213,19 @@ def test_a_commit_that_comes_after_the_shadow_was_given_up_is_not_made(world: Wo
     assert world.left == []
 
 
+def test_it_is_applied_again_when_another_server_has_taken_it_away(world: World) -> None:
+    def take() -> None:
+        on_fault("publish.before", None)
+        (record,) = world.pointers.shadows.everyone()
+        assert world.pointers.shadows.remove(record.name) == record.location
+
+    on_fault("publish.before", take)
+    assert world.insert().rows == 1
+    assert world.tries == 2
+    assert world.main == [2, 1]
+    assert world.left == []
+
+
 OTHERS: dict[str, Callable[[World], dict[str, Any]]] = {
     "rows": lambda world: move_main(
         {

@@ -20,9 +20,12 @@ __all__ = ["ShadowRecord", "ShadowRecords"]
 
 @dataclass(frozen=True, slots=True)
 class ShadowRecord:
+    """``is_left``: its server has ended, or can change nothing any more."""
+
     server: str
     name: str
     location: str
+    is_left: bool
 
 
 class ShadowRecords:
@@ -72,15 +75,16 @@ class ShadowRecords:
         rows = work.query(f"DELETE FROM iceberg_tables WHERE {_NAMED} RETURNING metadata_location", named)
         return str(rows[0][0]) if rows else None
 
-    def left(self) -> list[ShadowRecord]:
-        """Those of servers that are no more, or can change nothing any more."""
+    def everyone(self) -> list[ShadowRecord]:
+        """Those of all servers of this catalog."""
         with self._database.transaction() as work:
             rows = work.query(
-                "SELECT table_namespace, table_name, metadata_location FROM iceberg_tables WHERE catalog_name = ? "
-                "AND table_namespace NOT IN (SELECT server FROM sparkport_fences WHERE catalog_name = ?)",
-                [self._catalog, self._owner],
+                "SELECT table_namespace, table_name, metadata_location FROM iceberg_tables WHERE catalog_name = ?",
+                [self._catalog],
             )
-        return [ShadowRecord(str(server), str(name), str(location)) for server, name, location in rows]
+            fences = work.query("SELECT server FROM sparkport_fences WHERE catalog_name = ?", [self._owner])
+        alive = {server for (server,) in fences}
+        return [ShadowRecord(str(server), str(name), str(at), server not in alive) for server, name, at in rows]
 
     def locations(self) -> list[str]:
         """Where the metadata of all shadows is, whichever server or catalog of this database they belong to."""

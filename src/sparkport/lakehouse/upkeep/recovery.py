@@ -12,14 +12,15 @@ import contextlib
 import logging
 import re
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from sparkport.errors import SparkportError, Unavailable
+from sparkport.errors import NotFound, SparkportError, Unavailable
 from sparkport.lakehouse.catalogs.ledger import Ledger
 from sparkport.lakehouse.catalogs.pointers import Pointers
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg.metadata import BRANCH, load
-from sparkport.lakehouse.iceberg.shadows import is_shadow, remove_shadow
+from sparkport.lakehouse.iceberg.shadows import began, is_shadow, remove_shadow
 from sparkport.lakehouse.spark.staging import Noted, Staging
 from sparkport.lakehouse.warehouse import Warehouse, is_metadata_file, true_path
 from sparkport.lakehouse.write.wap_applier import drop_branches
@@ -29,6 +30,9 @@ __all__ = ["NotedFiles", "Recovery", "recover"]
 logger = logging.getLogger(__name__)
 
 _METADATA = ".metadata.json"
+
+_SILENCE_SECONDS = 3600.0
+"""How old a shadow is at least that is removed because its server has not been heard of lately."""
 
 _FIRST_SECONDS = 10.0
 """How long a server waits for it before it listens. Folders in a store can take much longer to be listed."""
@@ -96,7 +100,7 @@ def recover(
         # A commit that the database still holds may succeed after the server is dead: nothing is judged before that.
         pointers.fence(server)
         ledger.bury(server)
-        _remove_shadows(files, pointers, warehouse, stopping)
+        _remove_shadows(files, pointers, ledger, warehouse, stopping)
         current = dict(pointers.cut().tables.items()) if written else {}
         places = {table: _true_folder(location) for table, location in current.items()}
         users = _by_folder(pointers.registered()) if written else {}
@@ -129,25 +133,40 @@ def recover(
 
     try:
         staging.clean(forget)
-        _remove_shadows(files, pointers, warehouse, stopping)  # also of those that ended in order, and left some
+        _remove_shadows(files, pointers, ledger, warehouse, stopping)  # also where there was no folder
     except SparkportError as exc:
         logger.warning("what dead servers have left was not removed: %s", exc)
 
 
 def _remove_shadows(
-    files: FileSystem, pointers: Pointers, warehouse: Warehouse, stopping: threading.Event | None
+    files: FileSystem, pointers: Pointers, ledger: Ledger, warehouse: Warehouse, stopping: threading.Event | None
 ) -> None:
-    """Those of servers that can publish nothing any more: no look at any table is needed."""
+    """Those of servers that can publish nothing any more: no look at any table is needed.
+
+    A server whose staging folder nobody has, because its machine is gone, is never fenced off. After a while of silence
+    its shadows go too; should it come back after all, it has to apply again what it has not published.
+    """
     records = pointers.shadows
     if records is None:
         return
-    for left in records.left():
+    for found in records.everyone():
         if stopping is not None and stopping.is_set():
             raise Unavailable("this server is stopped")
-        logger.info("removing what a dead server has not published: %s", left.location)
-        if warehouse.inside(left.location) is not None:
-            remove_shadow(files, left.location, unpublished=True)
-        records.remove(left.name, server=left.server)
+        if not found.is_left and (
+            found.server == ledger.server or ledger.is_alive(found.server) or not _is_old(files, found.location)
+        ):
+            continue
+        logger.info("removing what a dead server has not published: %s", found.location)
+        location = records.remove(found.name, server=found.server)
+        if location is not None and warehouse.inside(location) is not None:
+            remove_shadow(files, location, unpublished=True)
+
+
+def _is_old(files: FileSystem, location: str) -> bool:
+    try:
+        return began(load(files, location)) < time.time() - _SILENCE_SECONDS
+    except NotFound:
+        return True
 
 
 def _is_shadow(files: FileSystem, location: str) -> bool:

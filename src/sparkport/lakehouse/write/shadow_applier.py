@@ -39,6 +39,7 @@ class Shadow(Staged):
     plan: TablePlan
     name: str
     location: str
+    was_tried: bool = False
 
     @property
     def table(self) -> TableName:
@@ -104,7 +105,13 @@ class ShadowApplier:
         return shadow
 
     def edit(self, shadow: Shadow) -> Edit | None:
-        """Others may have changed properties, branches and tags meanwhile: these stay as they are."""
+        """Others may have changed properties, branches and tags meanwhile: these stay as they are.
+
+        A second try may be due to another server, which has taken this one for dead and the shadow away.
+        """
+        if shadow.was_tried and self._records.location(shadow.name) is None:
+            return None
+        shadow.was_tried = True
         metadata = current_metadata(self._pointers, self._files, shadow.table)
         if _what_was_copied(metadata) != _what_was_copied(shadow.base):
             return None
