@@ -28,6 +28,7 @@ from sparkport.lakehouse.iceberg.plan import SnapshotPlan
 from sparkport.lakehouse.iceberg.row_groups import FIELD_ID, read_footer
 from sparkport.lakehouse.scan import decoded, direct, large_reads
 from sparkport.lakehouse.scan.decoded import held_bytes, row_bytes
+from sparkport.lakehouse.scan.duck import DUCKDB_MEMORY
 from sparkport.lakehouse.scan.read import Reader
 
 pytestmark = pytest.mark.tier("fast")
@@ -282,3 +283,14 @@ def test_a_file_that_is_damaged_in_the_middle_leaves_nothing(
     with pytest.raises(SparkportError):
         read_all(stream(reader, "list", file))
     nothing_is_left(reader, tmp_path)
+
+
+def test_rows_that_only_duckdb_reads_take_no_more_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "is_direct", lambda kind: False)
+    texts = ["s"] * 4_000 + ["x" * 100_000] * 3_000
+    file = write(tmp_path / "a.parquet", "text", texts, use_dictionary=False)
+    with closing(Reader(FileSystem(), memory_limit="64MB", threads=1)) as small:
+        with pytest.raises(ResourceExhausted, match="more room"):
+            read_all(stream(small, "text", file))
+        nothing_is_left(small, tmp_path)
+    assert DUCKDB_MEMORY == "640MB"  # with what else a server takes, less than a gigabyte

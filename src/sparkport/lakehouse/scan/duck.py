@@ -11,16 +11,19 @@ import duckdb
 from sparkport.catalog.duckdb_errors import is_broken, is_interrupted, is_out_of_room, is_unreadable
 from sparkport.errors import Cancelled, Conflict, InternalError, ResourceExhausted, SparkportError, Unavailable
 
-__all__ = ["DuckDB", "duckdb_error", "is_broken", "translate"]
+__all__ = ["DUCKDB_MEMORY", "DuckDB", "duckdb_error", "is_broken", "translate"]
 
 _log = logging.getLogger(__name__)
+
+DUCKDB_MEMORY = "640MB"
+"""What it may take, pages of files that it keeps included: with it the whole server stays under a gigabyte."""
 
 
 class DuckDB:
     """Cursors of one in-memory database. Safe to use from several threads; each cursor belongs to one scan."""
 
     def __init__(
-        self, *, memory_limit: str = "2GB", threads: int | None = None, temp_directory: str | None = None
+        self, *, memory_limit: str = DUCKDB_MEMORY, threads: int | None = None, temp_directory: str | None = None
     ) -> None:
         self._settings = [
             f"SET memory_limit = '{memory_limit}'",

@@ -34,7 +34,7 @@ from sparkport.lakehouse.iceberg.small_files import holding
 from sparkport.lakehouse.scan.decoded import Share, file_held_bytes, file_row_bytes
 from sparkport.lakehouse.scan.deleted_rows import DeletedRows, renamed
 from sparkport.lakehouse.scan.direct import DirectScan, read_ahead
-from sparkport.lakehouse.scan.duck import DuckDB, is_broken, translate
+from sparkport.lakehouse.scan.duck import DUCKDB_MEMORY, DuckDB, is_broken, translate
 from sparkport.lakehouse.scan.large_reads import LargeReads
 from sparkport.lakehouse.scan.query import (
     SEQUENCE,
@@ -92,7 +92,7 @@ class Reader:
         self,
         fs: FileSystem,
         *,
-        memory_limit: str = "2GB",
+        memory_limit: str = DUCKDB_MEMORY,
         threads: int | None = None,
         temp_directory: str | None = None,
     ) -> None:
