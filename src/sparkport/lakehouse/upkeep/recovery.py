@@ -165,8 +165,8 @@ def _remove_shadows(
 def _is_old(files: FileSystem, location: str) -> bool:
     try:
         return began(load(files, location)) < time.time() - _SILENCE_SECONDS
-    except NotFound:
-        return True
+    except SparkportError as exc:  # what cannot be read keeps nobody from going on
+        return isinstance(exc, NotFound)
 
 
 def _is_shadow(files: FileSystem, location: str) -> bool:
