@@ -129,7 +129,9 @@ class _Run:
         if kind == "data":
             return lose_data(pointers, table)
         if kind == "metadata":
-            return lose_metadata(pointers, table)
+            mend = lose_metadata(pointers, table)
+            self._killed()  # a server that knows what is lost can publish: Spark changes a copy of it
+            return mend
         if kind == "required":
             return require_column(pointers, table, "v")
         with database.transaction(write=True) as work:
