@@ -21,9 +21,16 @@ class Staged(ABC):
     is_in_the_open: bool
     """It can be seen already, just where it was to be published. Whoever gives it up MUST take it back."""
 
+    plan: TablePlan
+
     @property
-    @abstractmethod
-    def table(self) -> TableName: ...
+    def table(self) -> TableName:
+        return self.plan.table
+
+    @property
+    def base(self) -> TableMetadata:
+        """The table as it was when the plan was decided."""
+        return self.plan.version.metadata
 
     @abstractmethod
     def fits(self, plan: TablePlan) -> bool:

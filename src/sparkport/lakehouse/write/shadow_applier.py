@@ -41,14 +41,6 @@ class Shadow(Staged):
     location: str
     was_tried: bool = False
 
-    @property
-    def table(self) -> TableName:
-        return self.plan.table
-
-    @property
-    def base(self) -> TableMetadata:
-        return self.plan.version.metadata
-
     def fits(self, plan: TablePlan) -> bool:
         same_table = _what_was_copied(self.base) == _what_was_copied(plan.version.metadata)
         return same_table and plan.changes_the_same(self.plan)

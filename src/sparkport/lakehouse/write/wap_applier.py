@@ -49,14 +49,6 @@ class StagedSnapshot(Staged):
     is_branch: bool
     is_in_the_open: bool = False
 
-    @property
-    def table(self) -> TableName:
-        return self.plan.table
-
-    @property
-    def base(self) -> TableMetadata:
-        return self.plan.version.metadata
-
     def fits(self, plan: TablePlan) -> bool:
         same_table = rows_and_columns(self.base) == rows_and_columns(plan.version.metadata)
         return same_table and plan.changes_the_same(self.plan)
