@@ -19,6 +19,7 @@ from sparkport.lakehouse.iceberg.pages import PageSizes, longest_text, page_size
 from sparkport.lakehouse.iceberg.row_groups import FIELD_ID, Footer, footer_of, read_footer
 
 __all__ = [
+    "LARGE_ROW",
     "Share",
     "as_key",
     "bounded_batches",
@@ -29,6 +30,8 @@ __all__ = [
     "is_all_numbered",
     "row_bytes",
 ]
+
+LARGE_ROW: Final = 1024  # bytes: a query holds too many of such rows
 
 _ALL_BYTES: Final = 64 << 20  # decoded rows that all scans of a reader hold together
 _LEAST_BYTES, _MOST_BYTES = 512 << 10, 8 << 20  # of one scan

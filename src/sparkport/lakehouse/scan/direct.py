@@ -32,6 +32,7 @@ from sparkport.lakehouse.iceberg.lineage import ascending, filled, ids_of, place
 from sparkport.lakehouse.iceberg.manifests import ROW_ID_FIELD, SEQUENCE_FIELD, DataFile
 from sparkport.lakehouse.iceberg.row_groups import FIELD_ID, Footer, footer_of
 from sparkport.lakehouse.scan.decoded import (
+    LARGE_ROW,
     Share,
     as_key,
     file_row_bytes,
@@ -50,7 +51,6 @@ __all__ = ["DirectScan", "arrow_type", "read_ahead", "removed"]
 _READ_BYTES = 16 << 20  # at a time, of all columns together: column chunks do not come into memory as a whole
 _LEAST_READ, _MOST_READ = 64 << 10, 1 << 20  # of one column
 _FILTERED_ROWS = 1 << 18  # where reading all rows is quicker than to set up a query that skips some
-_LARGE_ROW = 1024  # of which a query holds too many
 _SMALL_FILES = 8  # how many small files are opened one after the other before DuckDB does it quicker
 _SMALL_FILE_ROWS = 1 << 15
 _SMALL_BYTES = 8 << 20
@@ -143,7 +143,7 @@ class DirectScan:
 
     def _has_large_rows(self) -> bool:
         field_ids = {field["id"] for field in self._request.needed}
-        return any((file_row_bytes(file, field_ids) or 0) > _LARGE_ROW for file in self._files)
+        return any((file_row_bytes(file, field_ids) or 0) > LARGE_ROW for file in self._files)
 
     def _choose_row_groups(self) -> None:
         """The row groups that may hold what is asked for, of files whose footers are kept."""

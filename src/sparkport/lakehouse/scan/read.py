@@ -31,7 +31,7 @@ from sparkport.lakehouse.iceberg.manifests import DataFile
 from sparkport.lakehouse.iceberg.metadata import IcebergSchema, TableMetadata
 from sparkport.lakehouse.iceberg.plan import SnapshotPlan, live_rows
 from sparkport.lakehouse.iceberg.small_files import holding
-from sparkport.lakehouse.scan.decoded import Share, file_held_bytes, file_row_bytes
+from sparkport.lakehouse.scan.decoded import LARGE_ROW, Share, file_held_bytes, file_row_bytes
 from sparkport.lakehouse.scan.deleted_rows import DeletedRows, renamed
 from sparkport.lakehouse.scan.direct import DirectScan, read_ahead
 from sparkport.lakehouse.scan.duck import DUCKDB_MEMORY, DuckDB, is_broken, translate
@@ -57,7 +57,6 @@ _VECTORS_HELD = 3
 _INTERRUPT_SECONDS = 0.05
 _MANY_SCANS = 16  # of which none reads ahead
 _READERS = _MANY_SCANS + 1  # threads that read ahead: one that waits for its turn is in nobody's way
-_LARGE_ROW = 1024
 _UNKNOWN_BYTES = 512  # of a row in a file that is elsewhere
 
 # The columns of a query follow from its text alone; asking takes longer than to read a small file.
@@ -336,7 +335,7 @@ class RowStream:
         largest = 0
         for file in group.files:
             size = file_row_bytes(file, field_ids) or _UNKNOWN_BYTES
-            if size > _LARGE_ROW:
+            if size > LARGE_ROW:
                 if together:
                     yield replace(group, files=together), largest
                 yield replace(group, files=[file]), size
