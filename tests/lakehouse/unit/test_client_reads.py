@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -18,20 +18,12 @@ from tests.support.duckdb_calls import run_call
 from sparkport.catalog.scan import DuckDBCall
 from sparkport.lakehouse.columns.columns import Columns, new_columns, read_columns
 from sparkport.lakehouse.columns.types import stored_type
-from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg.plan import DataFile, plan
 from sparkport.lakehouse.scan.client_reads import duckdb_calls
 from sparkport.lakehouse.scan.read import Reader
 from sparkport.protocol.call_locations import call_location
 
 pytestmark = pytest.mark.tier("fast")
-
-
-@pytest.fixture
-def reader() -> Iterator[Reader]:
-    found = Reader(FileSystem(), threads=2)
-    yield found
-    found.close()
 
 
 def columns_of(found: Fixture, schema_id: int) -> Columns:

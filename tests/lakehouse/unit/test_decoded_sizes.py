@@ -17,7 +17,6 @@ import pytest
 from sparkport.catalog.memory_sizes import cuts
 from sparkport.errors import Cancelled, ResourceExhausted
 from sparkport.filters.expressions import Column, Comparison, Expression, Literal, SqlType
-from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg.manifests import DataFile, DeleteFile
 from sparkport.lakehouse.iceberg.metadata import TableMetadata
 from sparkport.lakehouse.iceberg.pages import page_sizes
@@ -53,13 +52,6 @@ ARROW: dict[str, pa.DataType] = {
     "struct": pa.struct([("a", pa.string())]),
     "map": pa.map_(pa.string(), pa.string()),
 }
-
-
-@pytest.fixture
-def reader() -> Iterator[Reader]:
-    found = Reader(FileSystem(), threads=2)
-    yield found
-    found.close()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -39,13 +39,6 @@ FIELDS: list[dict[str, Any]] = [
 ]
 METADATA = TableMetadata({"location": "/x", "schemas": [{"schema-id": 0, "fields": FIELDS}]})
 NAMES = {1: "Id", 2: "name", ROW_ID_FIELD: "_row_id", SEQUENCE_FIELD: "_last_updated_sequence_number"}
-
-
-@pytest.fixture
-def reader() -> Iterator[Reader]:
-    found = Reader(FileSystem(), threads=2)
-    yield found
-    found.close()
 
 
 @pytest.fixture

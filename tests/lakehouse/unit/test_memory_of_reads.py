@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import tracemalloc
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -34,13 +33,6 @@ from sparkport.lakehouse.scan.read import Reader
 pytestmark = pytest.mark.tier("fast")
 
 MEGABYTE = 1 << 20
-
-
-@pytest.fixture
-def reader() -> Iterator[Reader]:
-    found = Reader(FileSystem(), threads=2)
-    yield found
-    found.close()
 
 
 def test_sizes_of_many_columns_are_kept_without_their_names(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from sparkport.errors import InternalError
 from sparkport.filters.expressions import Column, Comparison, Literal, SqlType
 from sparkport.lakehouse.columns.type_table import known_type
 from sparkport.lakehouse.columns.types import stored_type
-from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg.manifests import DataFile, DeleteFile
 from sparkport.lakehouse.iceberg.metadata import TableMetadata
 from sparkport.lakehouse.iceberg.plan import SnapshotPlan
@@ -31,13 +30,6 @@ pytestmark = pytest.mark.tier("fast")
 
 LEAVES = ("string", "long", "boolean", "double", "date", "timestamptz", "binary", "decimal(12, 3)", "uuid", "fixed[4]")
 BIGINT = SqlType("BIGINT")
-
-
-@pytest.fixture
-def reader() -> Iterator[Reader]:
-    found = Reader(FileSystem(), threads=2)
-    yield found
-    found.close()
 
 
 @pytest.fixture

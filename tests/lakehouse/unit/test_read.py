@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -27,13 +27,6 @@ from sparkport.lakehouse.scan.duck import DuckDB
 from sparkport.lakehouse.scan.read import Reader, RowStream
 
 pytestmark = pytest.mark.tier("fast")
-
-
-@pytest.fixture
-def reader() -> Iterator[Reader]:
-    found = Reader(FileSystem(), threads=2)
-    yield found
-    found.close()
 
 
 def scan(reader: Reader, found: Fixture, snapshot_id: int | None = None, **options: Any) -> RowStream:
