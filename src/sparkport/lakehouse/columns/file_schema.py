@@ -1,0 +1,53 @@
+"""A table's columns as its data files have them: names, field ids and types as Iceberg's own writers choose them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from sparkport.lakehouse.columns.type_table import known_type, parquet_name
+from sparkport.lakehouse.columns.types import Json
+from sparkport.lakehouse.iceberg.row_groups import FIELD_ID
+
+__all__ = ["file_schema"]
+
+
+def file_schema(fields: Sequence[Json]) -> pa.Schema | None:
+    """None for columns that only Spark writes."""
+    columns = _fields(fields)
+    return None if columns is None else pa.schema(columns)
+
+
+def _fields(fields: Sequence[Json]) -> list[pa.Field] | None:
+    made = [_field(field["name"], field["type"], field["id"], required=bool(field.get("required"))) for field in fields]
+    return None if any(field is None for field in made) else made
+
+
+def _field(name: str, iceberg_type: Any, field_id: int, *, required: bool) -> pa.Field | None:
+    file_type = _type(iceberg_type)
+    if file_type is None:
+        return None
+    return pa.field(parquet_name(name), file_type, nullable=not required, metadata={FIELD_ID: str(field_id)})
+
+
+def _type(iceberg_type: Any) -> pa.DataType | None:
+    match iceberg_type:
+        case str():
+            known = known_type(iceberg_type)
+            return None if known is None or known.spark is None else known.in_files
+        case {"type": "struct", "fields": fields}:
+            inner = [
+                _field(field["name"], field["type"], field["id"], required=bool(field.get("required")))
+                for field in fields
+            ]
+            return pa.struct(inner) if inner and all(field is not None for field in inner) else None
+        case {"type": "list", "element": element, "element-id": field_id}:
+            item = _field("element", element, field_id, required=bool(iceberg_type.get("element-required")))
+            return None if item is None else pa.list_(item)
+        case {"type": "map", "key": key, "key-id": key_id, "value": value, "value-id": value_id}:
+            named = _field("key", key, key_id, required=True)
+            item = _field("value", value, value_id, required=bool(iceberg_type.get("value-required")))
+            return None if named is None or item is None else pa.map_(named, item)
+    return None
