@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import random
 
-from tests.faults.cases import CHANGES, DDL, STATEMENT_POINTS, WAYS, Case, ddl_points
-from tests.faults.transactions import TRANSACTIONS
+from tests.faults.cases import CHANGES, DDL, WAYS, Case, ddl_points, statement_points
+from tests.faults.transactions import TRANSACTIONS, kinds_of_one_table
 
 from sparkport.lakehouse.faults import POINTS, Fault
 
@@ -20,14 +20,15 @@ def lost_cases(seed: int) -> list[Case]:
     """All of them, in an order that the seed decides."""
     chance = random.Random(seed)
     chosen: list[tuple[str, Fault, str]] = []
-    for point in STATEMENT_POINTS:
-        chosen += [(change, Fault(point, action), "") for change in CHANGES for action in ("lost", "cut")]
-        if point != "publish.after":  # when all who had to answer have done so but the server itself
-            chosen += [(change, Fault(point, "lost"), way) for change in CHANGES for way in WAYS[1:]]
+    for change in CHANGES:
+        for point in statement_points(change):
+            chosen += [(change, Fault(point, action), "") for action in ("lost", "cut")]
+            if point != "publish.after":  # when all who had to answer have done so but the server itself
+                chosen += [(change, Fault(point, "lost"), way) for way in WAYS[1:]]
     chosen += [(operation, Fault(point, "lost"), "") for operation in DDL for point in ddl_points(operation)]
     for point in POINTS:
         for action in ("lost", "cut"):
-            kinds = [TRANSACTIONS[:1] if point == "apply.between" else TRANSACTIONS[:2], TRANSACTIONS[2:]]
+            kinds = [kinds_of_one_table(point), TRANSACTIONS[2:]]
             chosen += [(chance.choice(kind), Fault(point, action), "") for kind in kinds]
     chance.shuffle(chosen)
     return [Case(number, *what) for number, what in enumerate(chosen, 1)]

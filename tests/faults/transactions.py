@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable
 
 import pyarrow as pa
-from tests.faults.cases import BASE, SCHEMA, Case, Outcome, armed, check_clean, hold
+from tests.faults.cases import BASE, NEW_ROWS_ONLY, SCHEMA, Case, Outcome, armed, check_clean, hold
 from tests.faults.rig import Rig, Rows, ending
 
 from sparkport.catalog.statement import Change
@@ -22,7 +22,7 @@ from sparkport.client.transaction import Transaction
 from sparkport.errors import Conflict, FailedPrecondition, SparkportError, Unavailable
 from sparkport.lakehouse.faults import POINTS, Fault
 
-__all__ = ["TRANSACTIONS", "run_transaction", "transaction_cases"]
+__all__ = ["TRANSACTIONS", "kinds_of_one_table", "run_transaction", "transaction_cases"]
 
 TRANSACTIONS = ("one table", "one table, changed only", "two tables", "two tables, one of them new rows only")
 _TWICE = (
@@ -40,6 +40,11 @@ _TWICE = (
 _TRIES = 100
 
 
+def kinds_of_one_table(point: str) -> tuple[str, ...]:
+    """Those that come to the point."""
+    return TRANSACTIONS[:1] if point in ("apply.between", *NEW_ROWS_ONLY) else TRANSACTIONS[:2]
+
+
 def transaction_cases(seed: int, count: int = 200) -> list[Case]:
     """Every point with every victim for one table and for two; then more of them, at later times, as the seed says."""
     chance = random.Random(seed)
@@ -47,7 +52,7 @@ def transaction_cases(seed: int, count: int = 200) -> list[Case]:
     for two in (False, True):
         for point in POINTS:
             for victim in ("server", "spark", "both"):
-                kinds = TRANSACTIONS[2:] if two else TRANSACTIONS[:1] if point == "apply.between" else TRANSACTIONS[:2]
+                kinds = TRANSACTIONS[2:] if two else kinds_of_one_table(point)
                 late = point.startswith("apply") and chance.random() < 0.5
                 seconds = round(chance.uniform(0.05, 0.8), 2) if late else 0.0
                 chosen.append((chance.choice(kinds), Fault(point, victim, seconds)))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.faults.cases import CHANGES, STATEMENT_POINTS, WAYS, Case, cases, run
+from tests.faults.cases import CHANGES, WAYS, Case, cases, run, statement_points
 from tests.faults.files import leftovers
 from tests.faults.lost import lost_cases
 from tests.faults.rig import Rig, ending, pyiceberg_rows
@@ -169,8 +169,10 @@ def test_all_faults_are_every_change_at_every_point_with_every_victim() -> None:
     assert [case.operation for case in chosen] != [case.operation for case in cases(8)]
     met = {(case.operation, case.fault.point, case.fault.action) for case in chosen}
     victims = ("server", "spark", "both")
-    assert met >= {(change, point, victim) for change in CHANGES for point in STATEMENT_POINTS for victim in victims}
-    assert len(chosen) == 130
+    assert met >= {
+        (change, point, victim) for change in CHANGES for point in statement_points(change) for victim in victims
+    }
+    assert len(chosen) == 136
 
 
 @pytest.mark.tier("fast")
@@ -178,9 +180,10 @@ def test_answers_are_lost_at_every_point_of_every_change() -> None:
     chosen = lost_cases(7)
     assert chosen == lost_cases(7) != lost_cases(8)
     met = {(case.operation, case.way, case.fault.point, case.fault.action) for case in chosen}
-    points = [point for point in STATEMENT_POINTS if point != "publish.after"]
-    assert met >= {(change, way, point, "lost") for change in CHANGES for way in WAYS for point in points}
-    assert met >= {(change, "", point, "cut") for change in CHANGES for point in STATEMENT_POINTS}
+    for change in CHANGES:
+        points = statement_points(change)
+        assert met >= {(change, way, p, "lost") for way in WAYS for p in points if p != "publish.after"}
+        assert met >= {(change, "", point, "cut") for point in points}
     deferred = {(case.fault.point, case.fault.action) for case in chosen if case.operation in TRANSACTIONS[2:]}
     assert deferred == {(point, action) for point in POINTS for action in ("lost", "cut")}
 

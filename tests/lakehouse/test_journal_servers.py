@@ -140,8 +140,18 @@ def test_a_journal_that_is_full_refuses_changes_and_says_why(lake: Lake, table: 
         for taken in range(100):
             table.insert(people((100 + taken, "x" * 1_000)))
 
-    with pytest.raises(Unavailable, match=r"the journal holds .* of 20,000: Spark is gone, for a test"):
-        fill()
+    full = threading.Event()
+
+    def hold() -> None:  # the flush that is due by then would make room
+        full.wait(60)
+
+    on_fault("apply.before", hold)
+    try:
+        with pytest.raises(Unavailable, match=r"the journal holds .* of 20,000: Spark is gone, for a test"):
+            fill()
+    finally:
+        full.set()
+        on_fault("apply.before", None)
     assert 5 < taken < 20
     assert len(table.sparkport()) == 5 + taken
     lake.opened.journal.flush(60)

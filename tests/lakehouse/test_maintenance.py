@@ -362,7 +362,7 @@ def test_what_compaction_has_written_is_synced(rig: Rig, monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.add(os.readlink(f"/proc/self/fd/{descriptor}")))
     rig.maintenance().run(NAME, ("compact",))
     metadata = rig.metadata
-    written = new_files(rig.engine.storage.files, metadata.snapshot(metadata.main_snapshot_id or 0))
+    written = list(new_files(rig.engine.storage.files, metadata.snapshot(metadata.main_snapshot_id or 0)))
     assert len(written) >= 3
     assert {str(local_path(path)) for path in (metadata.metadata_location, *written)} <= synced
 

@@ -9,6 +9,8 @@ from tests.lakehouse.handles import NOBODY, Handle, create, main_of
 from tests.lakehouse.transacting import FIVE, Tx, by_key, names, people
 from tests.support.lakehouse import Lake
 
+from sparkport.lakehouse.write.appends import PreparedAppend
+from sparkport.lakehouse.write.change_set import TablePlan
 from sparkport.lakehouse.write.shadow_applier import Shadow, ShadowApplier
 
 pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]
@@ -36,17 +38,17 @@ def test_a_change_goes_on_and_is_there_when_the_table_is_back(
 ) -> None:
     """Spark does not know it by its name."""
     table = create(lake, f"t_{change.__name__}", FIVE)
-    schema, spark, tries = main_of(lake), ShadowApplier._run, list[Shadow]()
+    schema, spark, tries = main_of(lake), ShadowApplier._apply, list[str]()
 
-    def run(applier: ShadowApplier, shadow: Shadow) -> None:
-        tries.append(shadow)
+    def run(applier: ShadowApplier, plan: TablePlan, name: str, append: PreparedAppend | None) -> Shadow | None:
+        tries.append(name)
         schema.rename_table(NOBODY, table.name, "elsewhere")
         try:
-            spark(applier, shadow)
+            return spark(applier, plan, name, append)
         finally:
             schema.rename_table(NOBODY, "elsewhere", table.name)
 
-    monkeypatch.setattr(ShadowApplier, "_run", run)
+    monkeypatch.setattr(ShadowApplier, "_apply", run)
     change(table)
     assert len(tries) == 1
     found = by_key(table.agreed())

@@ -254,10 +254,9 @@ def test_inserts_that_wait_share_snapshots_and_a_bad_one_fails_alone(lake: Lake,
             staged = statement._staged  # type: ignore[attr-defined]
             finish = staged.finish
 
-            def corrupt() -> object:
-                path = finish()
-                path.write_bytes(b"PAR1 this is no Parquet file PAR1")
-                return path
+            def corrupt() -> None:
+                finish()
+                staged.path.write_bytes(b"PAR1 this is no Parquet file PAR1")
 
             staged.finish = corrupt
         barrier.wait()

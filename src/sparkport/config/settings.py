@@ -112,7 +112,7 @@ class Settings:
         "Let the Spark that is started here run programs; else Linux keeps it from all but `chmod`, by Landlock",
     ] = False
     jars: Annotated[Path | None, PATH, "Folder of jars for Spark, for sites without a repository"] = None
-    staging: Annotated[str | None, TEXT, "Folder for rows on their way to Spark; in the warehouse if unset"] = None
+    staging: Annotated[str | None, TEXT, "Folder for rows on their way into tables; in the warehouse if unset"] = None
     file_mode: Annotated[
         str, FILE_MODE, "Who may read files that are made: the server's user alone, or that user's group too"
     ] = "private"

@@ -30,9 +30,11 @@ POINTS = (
     "commit.decided",  # a transaction has no conflict with the tables as they are
     "shadow.before",  # a shadow's metadata is written, its row is not
     "shadow.after",  # both are there
-    "apply.before",  # Spark is about to get the statement
+    "append.listed",  # the list of new files is there, or the manifest in it; the files are not
+    "append.placed",  # one more of them is
+    "apply.before",  # Spark is about to get the statement, or new files their places
     "apply.between",  # new rows are staged, changed ones are not
-    "apply.after",  # Spark has made a snapshot that nobody sees
+    "apply.after",  # there is a snapshot that nobody sees
     "publish.before",  # the snapshot is found to be right
     "metadata.before",  # a metadata file is about to be written, for a row change or for DDL
     "metadata.after",  # it is there, and nobody points to it

@@ -171,6 +171,21 @@ class FileSystem:
                 return
             _write_remote(self._filesystem(path), path, data)
 
+    def link(self, source: Path, path: str) -> bool:
+        """Give a local file a second name, which must not be there yet; False where that cannot be."""
+        local = local_path(path)
+        if local is None:
+            return False
+        with _translated(path):
+            _make_folder(local.parent)
+            try:
+                os.link(source, local)
+            except OSError as exc:
+                if exc.errno not in (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK):
+                    raise
+                return False
+        return True
+
     def published(self, paths: Sequence[str]) -> None:
         """A catalog points to these metadata files, or did: they are not this process's to remove any more."""
 

@@ -67,7 +67,12 @@ class Lakehouse:
         self._owns_spark = spark is None
         self.spark = spark or SparkServer(settings, on_state=on_state)
         with contextlib.ExitStack() as opened:
-            self._staging = Staging(settings.staging_path, catalog=catalog_digest(settings), mode=settings.file_mode)
+            self._staging = Staging(
+                settings.staging_path,
+                catalog=catalog_digest(settings),
+                mode=settings.file_mode,
+                makes_data_files=settings.catalog_type != "rest",
+            )
             opened.callback(self._staging.close)
             files = NotedFiles(self._staging)
             files.configure(settings.storage_options())

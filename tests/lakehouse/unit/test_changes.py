@@ -18,6 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sparkport.errors import Conflict, InternalError, RowNotFound
+from sparkport.lakehouse.iceberg.edits import new_table
+from sparkport.lakehouse.iceberg.metadata import TableMetadata
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.spark.staging import StagedRows, Staging
 from sparkport.lakehouse.write import few_rows, net_change
@@ -54,6 +56,7 @@ class _Version:
     table = TableName("public", "t")
     location = "here"
     columns = SimpleNamespace(fields=tuple(FIELDS))
+    metadata = TableMetadata(new_table("here", FIELDS, last_column_id=2, properties={}))
 
     @property
     def rows(self) -> _Version:

@@ -32,7 +32,7 @@ def test_each_snapshot_brings_files_that_its_parent_has_not(tmp_path: Path) -> N
     table = materialise("changes", tmp_path)
     seen: set[str] = set()
     for snapshot in sorted(table.metadata.snapshots, key=lambda snapshot: snapshot.sequence_number):
-        brought = new_files(table.fs, snapshot)
+        brought = list(new_files(table.fs, snapshot))
         assert brought[0] == snapshot.manifest_list
         assert all(Path(path).exists() for path in brought)
         assert not seen & set(brought)

@@ -66,7 +66,7 @@ class World:
         world = self
 
         class Played(ShadowApplier):
-            def _run(self, shadow: Shadow) -> None:
+            def _run(self, shadow: Shadow, *, appends: bool) -> None:
                 world.append(shadow)
 
         self.applier = Played(
@@ -142,7 +142,7 @@ class World:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(shadow_applier, "sync_snapshot", lambda *_: None)
     monkeypatch.setattr("sparkport.lakehouse.catalogs.sql_pointers._SETTLE_SECONDS", 0.05)
-    staging = Staging(str(tmp_path / "staging"))
+    staging = Staging(str(tmp_path / "staging"), makes_data_files=False)
     with closing(SqliteDatabase(tmp_path / "catalog.db")) as database, closing(staging):
         made = World(tmp_path, database, staging)
         with closing(made.committer):

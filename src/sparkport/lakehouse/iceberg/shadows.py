@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from sparkport.errors import SparkportError
@@ -33,23 +34,28 @@ _CHANGED = {
 }
 
 
-def write_seed(files: FileSystem, metadata: TableMetadata) -> str:
-    """Write what a shadow of the table begins with; where it is."""
+def write_seed(files: FileSystem, metadata: TableMetadata, appended: Mapping[str, Any] | None = None) -> str:
+    """Write what a shadow of the table begins with; where it is.
+
+    ``appended`` is the table's metadata with a snapshot that is not published either, and that the shadow goes on from.
+    """
     location = next_location(metadata.location, metadata.metadata_location)
-    files.write_new(location, json.dumps(_seed(metadata)).encode())
+    base = metadata.main_snapshot_id
+    seed = _seed(metadata if appended is None else TableMetadata(appended), base)
+    files.write_new(location, json.dumps(seed).encode())
     return location
 
 
-def _seed(metadata: TableMetadata) -> dict[str, Any]:
+def _seed(metadata: TableMetadata, base: int | None) -> dict[str, Any]:
     main = metadata.main_snapshot_id
     kept = {key: value for key, value in metadata.properties.items() if key not in _LEFT_OUT}
     log = [entry for entry in metadata.snapshot_log if entry["snapshot-id"] == main]
     return {
         **metadata.json,
         "last-updated-ms": max(int(time.time() * 1000), metadata.last_updated_ms),
-        "properties": {**kept, **_CHANGED, _SHADOW: _NONE if main is None else str(main)},
+        "properties": {**kept, **_CHANGED, _SHADOW: _NONE if base is None else str(base)},
         "refs": {name: ref for name, ref in metadata.refs.items() if name == "main"},
-        "snapshots": [entry for entry in metadata.json.get("snapshots") or () if entry["snapshot-id"] == main],
+        "snapshots": [item for item in metadata.json.get("snapshots") or () if item["snapshot-id"] in (base, main)],
         "snapshot-log": log[-1:],
         "metadata-log": [],
         "statistics": [],
@@ -98,8 +104,8 @@ def _new_files(files: FileSystem, shadow: TableMetadata) -> list[str]:
     """Rows before the lists of them. Which files of a v1 table are new cannot be told: maintenance finds them."""
     paths: list[str] = []
     for snapshot in new_snapshots(shadow) if shadow.format_version > 1 else ():
-        with contextlib.suppress(SparkportError):
-            paths += new_files(files, snapshot)
+        with contextlib.suppress(SparkportError):  # what was listed and never written
+            paths.extend(new_files(files, snapshot))
     return paths[::-1]
 
 

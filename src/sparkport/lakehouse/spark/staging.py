@@ -15,6 +15,7 @@ import shutil
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -23,21 +24,28 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sparkport.catalog.disk_errors import disk_error
-from sparkport.errors import SparkportError
+from sparkport.errors import InternalError, SparkportError
 from sparkport.lakehouse.file_modes import FileMode
 
-__all__ = ["Noted", "StagedRows", "Staging"]
+__all__ = ["Noted", "StagedRows", "Staging", "disk_errors"]
 
 logger = logging.getLogger(__name__)
 
-_GROUP_ROWS = 1_000_000
-_GROUP_BYTES = 64 * 1024 * 1024
 _READ_ROWS = 65_536
 _READ_BYTES = 8 << 20
 
 
 class StagedRows:
-    """One Parquet file in the making. Rows are gathered into large groups, in bounded memory."""
+    """A Parquet file in the making. Rows are gathered into large groups, in bounded memory.
+
+    A group is written by a thread of its own while the next one comes in.
+    """
+
+    is_for_spark = True
+    """Whether somebody else has to put the rows into a table."""
+
+    group_rows, group_bytes = 1_000_000, 64 << 20
+    """How many rows are gathered at most, whichever comes first."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self.path = path
@@ -45,10 +53,14 @@ class StagedRows:
         self.rows = 0
         self.nbytes = 0
         self._writer: pq.ParquetWriter | None = None
-        self._opened = False
+        self._opened: list[Path] = []
         self._held: list[pa.RecordBatch] = []
         self._held_rows = 0
         self._held_bytes = 0
+        self._most_bytes_of_a_row = 1.0
+        self._encoder: ThreadPoolExecutor | None = None
+        self._encoding: Future[None] | None = None
+        self._finished = False
 
     def append(self, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:
@@ -58,65 +70,120 @@ class StagedRows:
         self._held_bytes += batch.nbytes
         self.rows += batch.num_rows
         self.nbytes += batch.nbytes
-        if self._held_rows >= _GROUP_ROWS or self._held_bytes >= _GROUP_BYTES:
-            self._flush()
+        if self._held_rows >= self.group_rows or self._held_bytes >= self.group_bytes:
+            with disk_errors():
+                self._flush()
 
-    def finish(self) -> Path:
+    def finish(self) -> None:
         """All rows on disk."""
-        with _disk_errors():
-            self._flush()
-            if self._writer is None:
-                self._writer = self._open()
-            self._writer.close()
-        return self.path
+        if self._finished:
+            return
+        with disk_errors():
+            self._wait()
+            if self._held or self._writer is None:
+                self._write(self._taken())
+            self._close()
+        self._finished = True
+        self._end_encoder()
+
+    @property
+    def paths(self) -> Sequence[Path]:
+        """The files, which are whole when it is finished."""
+        return [self.path]
 
     def batches(self, names: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """All rows again, for this process, or some of their columns. Few of them have never been on disk."""
         if self._writer is None:
             yield from self._held if names is None else [batch.select(names) for batch in self._held]
             return
-        path = self.finish()
+        self.finish()
         schema = self.schema if names is None else pa.schema([self.schema.field(name) for name in names])
-        with _disk_errors(), pq.ParquetFile(path) as file:
-            for group in range(file.num_row_groups):
-                size = file.metadata.row_group(group).total_byte_size  # there are no dictionaries in it
-                rows = file.metadata.row_group(group).num_rows * _READ_BYTES // max(size, 1)
-                columns = None if names is None else list(names)
-                for batch in file.iter_batches(max(1, min(rows, _READ_ROWS)), row_groups=[group], columns=columns):
-                    yield pa.RecordBatch.from_arrays([batch.column(name) for name in schema.names], schema=schema)
+        rows = max(1, min(int(_READ_BYTES / self._most_bytes_of_a_row), _READ_ROWS))
+        for path in self.paths:
+            with _reading(path) as file:
+                yield from self._read(file, schema, rows)
 
     def discard(self) -> None:
         """Safe to repeat."""
         self._held = []
-        if self._writer is not None:
-            with contextlib.suppress(OSError, pa.ArrowException):
+        with contextlib.suppress(Exception):  # whatever was wrong with them: they are not wanted any more
+            self._wait()
+        self._end_encoder()
+        if self._writer is not None and not self._finished:
+            with contextlib.suppress(Exception):
                 self._writer.close()
-        if self._opened:
+        self._finished = True
+        for path in self._opened:
             with contextlib.suppress(OSError):
-                self.path.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
+        self._opened = []
 
-    def _open(self) -> pq.ParquetWriter:
+    def _read(self, file: pq.ParquetFile, schema: pa.Schema, rows: int) -> Iterator[pa.RecordBatch]:
+        """The columns of ``schema``, so many rows at a time."""
+        for batch in file.iter_batches(rows, columns=schema.names):
+            yield pa.RecordBatch.from_arrays([batch.column(name) for name in schema.names], schema=schema)
+
+    def _open(self, first: pa.Table) -> None:
         """Read once and soon: what costs time to write, and none to read, is left out."""
-        self._opened = True
-        return pq.ParquetWriter(self.path, self.schema, compression="lz4", use_dictionary=False, write_statistics=False)
+        self._opened.append(self.path)
+        self._writer = pq.ParquetWriter(
+            self.path, self.schema, compression="lz4", use_dictionary=False, write_statistics=False
+        )
+
+    def _write(self, rows: pa.Table) -> None:
+        if self._writer is None:
+            self._open(rows)
+        assert self._writer is not None
+        self._writer.write_table(rows, row_group_size=self.group_rows)
+
+    def _close(self) -> None:
+        assert self._writer is not None
+        self._writer.close()
 
     def _flush(self) -> None:
-        if not self._held:
-            return
-        with _disk_errors():
-            if self._writer is None:
-                self._writer = self._open()
-            table = pa.Table.from_batches(self._held, self.schema)
-            self._held, self._held_rows, self._held_bytes = [], 0, 0
-            self._writer.write_table(table, row_group_size=_GROUP_ROWS)
+        """Have what is held written, when what was held before is."""
+        self._wait()
+        table = self._taken()
+        if self._writer is None:
+            self._open(table)
+        if self._encoder is None:
+            self._encoder = ThreadPoolExecutor(1, thread_name_prefix="sparkport-staging")
+        self._encoding = self._encoder.submit(self._write, table)
+
+    def _taken(self) -> pa.Table:
+        """What is held, and is not any more."""
+        table = pa.Table.from_batches(self._held, self.schema)
+        self._most_bytes_of_a_row = max(self._most_bytes_of_a_row, self._held_bytes / max(self._held_rows, 1))
+        self._held, self._held_rows, self._held_bytes = [], 0, 0
+        return table
+
+    def _wait(self) -> None:
+        encoding, self._encoding = self._encoding, None
+        if encoding is not None:
+            encoding.result()
+
+    def _end_encoder(self) -> None:
+        encoder, self._encoder = self._encoder, None
+        if encoder is not None:
+            encoder.shutdown()
 
 
 @contextlib.contextmanager
-def _disk_errors() -> Iterator[None]:
+def disk_errors() -> Iterator[None]:
     try:
         yield
     except OSError as exc:
         raise disk_error(exc, "the staging folder") from exc
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[pq.ParquetFile]:
+    """A file that was written here: one that is none any more was damaged by somebody else."""
+    try:
+        with disk_errors(), pq.ParquetFile(path) as file:
+            yield file
+    except pa.ArrowException as exc:
+        raise InternalError(f"a staged file cannot be read again: {exc}") from exc
 
 
 _OWN = re.compile(r"[0-9a-f]{32}")
@@ -145,14 +212,20 @@ class Staging:
     knows by them which of these nobody points to. Only the last few can be in doubt, so few notes are kept.
     """
 
-    def __init__(self, root: str, *, catalog: str = "", mode: FileMode = FileMode.PRIVATE) -> None:
-        """``catalog`` separates catalogs that share a folder: only a server of the same one can judge its files."""
+    def __init__(
+        self, root: str, *, catalog: str = "", mode: FileMode = FileMode.PRIVATE, makes_data_files: bool = True
+    ) -> None:
+        """``catalog`` separates catalogs that share a folder: only a server of the same one can judge its files.
+
+        ``makes_data_files``: whether new rows are written as the data files that their tables will have.
+        """
+        self.makes_data_files = makes_data_files
         self._root = Path(root)
         self._catalog = catalog
         self.folder = self._root / uuid.uuid4().hex
         self._notes_lock = threading.Lock()
         self._note_lines: list[str] = []
-        with _disk_errors():
+        with disk_errors():
             mode.make_folder(self._root)
             with self._alone():
                 mode.make_folder(self.folder)
@@ -163,7 +236,10 @@ class Staging:
                 self._lock.flush()
 
     def new(self, schema: pa.Schema) -> StagedRows:
-        return StagedRows(self.folder / f"{uuid.uuid4().hex}.parquet", schema)
+        return StagedRows(self.new_path(), schema)
+
+    def new_path(self) -> Path:
+        return self.folder / f"{uuid.uuid4().hex}.parquet"
 
     def close(self) -> None:
         self._lock.close()
@@ -179,7 +255,7 @@ class Staging:
 
     def _write(self, text: str) -> None:
         notes = self.folder / _NOTES
-        with self._notes_lock, _disk_errors():
+        with self._notes_lock, disk_errors():
             line = f"{text}\n"
             self._note_lines.append(line)
             if len(self._note_lines) > _NOTE_LINES:
@@ -202,7 +278,7 @@ class Staging:
         ``forget`` is given their names and what they noted last. What it fails for is left for the next time. It may
         take its time: other servers start meanwhile, and take a folder that is looked at for one with an owner.
         """
-        with _disk_errors():
+        with disk_errors():
             for other, lock in self._claimed():
                 with lock:
                     logger.info("removing what a dead server staged in %s", other)

@@ -226,7 +226,7 @@ class LakeEngine:
             return self._commit_after_flush(ctx, request, staged)
 
     def _commit_after_flush(self, ctx: CallContext, request: CommitRequest, staged: contextlib.ExitStack) -> Committed:
-        if request.changes:
+        if any(change.is_for_spark for change in request.changes.values()):
             with step("spark"):
                 self.storage.spark.wait_ready(ctx.remaining())
         for attempt in range(_ATTEMPTS):

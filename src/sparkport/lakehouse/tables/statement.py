@@ -28,8 +28,9 @@ from sparkport.lakehouse.scan.version import TableVersion
 from sparkport.lakehouse.spark.staging import StagedRows
 from sparkport.lakehouse.tables.engine import LakeEngine
 from sparkport.lakehouse.tables.views import LakeView
-from sparkport.lakehouse.write.change_set import ChangeSet, changed_rows_schema, new_rows_schema
+from sparkport.lakehouse.write.change_set import ChangeSet, changed_rows_schema
 from sparkport.lakehouse.write.net_change import TableChange
+from sparkport.lakehouse.write.new_rows import staged_new_rows
 from sparkport.lakehouse.write.sent import Sent
 from sparkport.transactions.manager import InDoubt, Transaction, require_usable
 
@@ -136,8 +137,11 @@ class LakeStatement(Statement):
     def _stage(self, rows: pa.RecordBatch | None, row_ids: pa.Int64Array | None) -> None:
         if self._staged is None:
             fault("stage.before")
-            with_ids = self._request.change is not Change.INSERT or self._change is not None
-            self._staged = self._engine.storage.staging.new(self._columns.staged_schema(with_ids=with_ids))
+            staging = self._engine.storage.staging
+            if self._request.change is Change.INSERT and self._change is None:
+                self._staged = staged_new_rows(staging, self._version, self._columns.names)
+            else:
+                self._staged = staging.new(changed_rows_schema(self._columns.stored_types))
         arrays = [] if rows is None else self._columns.stored(rows)
         if row_ids is not None:
             if self._change is None:
@@ -328,9 +332,9 @@ class _SentColumns:
             for column, declared, field in zip(rows.columns, self.declared, self.fields, strict=True)
         ]
 
-    def staged_schema(self, *, with_ids: bool) -> pa.Schema:
-        types = [stored_type(field["type"]) for field in self.fields]
-        return changed_rows_schema(types) if with_ids else new_rows_schema(self.names, types)
+    @property
+    def stored_types(self) -> list[pa.DataType]:
+        return [stored_type(field["type"]) for field in self.fields]
 
 
 def _last_of_each(rows: pa.RecordBatch, row_ids: pa.Int64Array) -> pa.RecordBatch:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
+from sparkport.errors import InternalError
 from sparkport.lakehouse.columns.columns import Json
 from sparkport.lakehouse.columns.types import spark_type
 from sparkport.lakehouse.iceberg.lineage import NO_IDS, Ids, ascending
@@ -29,6 +30,7 @@ __all__ = [
     "changed_rows_schema",
     "new_rows_schema",
     "spark_schema",
+    "widened",
 ]
 
 CHANGED_ID = "row_id"
@@ -87,6 +89,11 @@ class ChangeSet:
     @property
     def inserted(self) -> int:
         return 0 if self.inserts is None else self.inserts.rows
+
+    @property
+    def is_for_spark(self) -> bool:
+        """Whether it takes Spark to make it happen; a table that has become another one may need it all the same."""
+        return self.changes is not None or (self.inserts is not None and self.inserts.is_for_spark)
 
     def discard(self) -> None:
         """The staged rows; safe to repeat."""
@@ -169,3 +176,12 @@ def _spark_columns(fields: Iterable[Json], by_place: bool) -> Iterator[str]:
     for place, column in enumerate(fields):
         name = changed_column(place) if by_place else quoted(str(column["name"]))
         yield f"{name} {spark_type(column['type'])}"
+
+
+def widened(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Rows that are deleted bring no values. Nothing is cast, which Arrow would do, and lose digits by it."""
+    names = batch.schema.names
+    columns = [batch.column(f.name) if f.name in names else pa.nulls(len(batch), f.type) for f in schema]
+    if [column.type for column in columns] != schema.types:
+        raise InternalError("staged rows that are to go together are of other types")
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

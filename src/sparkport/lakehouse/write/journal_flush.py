@@ -33,7 +33,8 @@ from sparkport.lakehouse.journal.net import (
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.scan.version import TableVersion
 from sparkport.lakehouse.spark.staging import StagedRows, Staging
-from sparkport.lakehouse.write.change_set import ChangeSet, changed_rows_schema, new_rows_schema
+from sparkport.lakehouse.write.change_set import ChangeSet, changed_rows_schema
+from sparkport.lakehouse.write.new_rows import staged_new_rows
 
 __all__ = ["JournalFlush", "TablePart", "as_table"]
 
@@ -95,7 +96,7 @@ class TablePart:
         inserts = changes = None
         try:
             if bool(inserted.any()):
-                inserts = staging.new(new_rows_schema(names, types))
+                inserts = staged_new_rows(staging, self.version)
                 _stage(inserts, net.values(fields, names, inserted))
             if bool(updated.any() or deleted.any()):
                 with_values = bool(updated.any())

@@ -31,8 +31,9 @@ from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.scan.version import TableVersion
 from sparkport.lakehouse.spark.staging import StagedRows, Staging
 from sparkport.lakehouse.write.base_rows import streamed
-from sparkport.lakehouse.write.change_set import IS_DELETED, ChangeSet, changed_rows_schema, new_rows_schema
+from sparkport.lakehouse.write.change_set import IS_DELETED, ChangeSet, changed_rows_schema
 from sparkport.lakehouse.write.few_rows import DELETED, INSERTED, UNDONE, UPDATED, FewRows, last_of_each
+from sparkport.lakehouse.write.new_rows import staged_new_rows
 from sparkport.lakehouse.write.own_rows import OwnRows
 from sparkport.lakehouse.write.sent import Sent
 from sparkport.lakehouse.write.workspace import Workspace
@@ -426,7 +427,7 @@ class TableChange:
         inserts = changes = None
         try:
             if self.counts.get(INSERTED):
-                inserts = staging.new(new_rows_schema(self.names, self.stored.types))
+                inserts = staged_new_rows(staging, self.version)
                 self._stage(inserts, self.stored.names, INSERTED)
             if len(updated) or len(deleted):
                 # Where all are deleted no values are needed, and the columns of others would be in their place.

@@ -1,7 +1,8 @@
-"""Apply by shadows: Spark changes a copy of the table's metadata, and its new snapshots become the table's.
+"""Apply by shadows: a copy of the table's metadata is changed, and its new snapshots become the table's.
 
-Nobody sees a shadow, builds upon it or expires anything of it. Whatever others do to the table meanwhile, and whatever
-is done to it here, Spark goes on undisturbed; what it has made is published only if the table still is what was copied.
+New rows of plain tables are put there by ourselves, see ``appends.py``; all else is Spark's work. Nobody sees a shadow,
+builds upon it or expires anything of it. Whatever others do to the table meanwhile, Spark goes on undisturbed; what was
+made is published only if the table still is what was copied.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from sparkport.errors import InternalError, SparkportError, TableNotFound, Unavailable
 from sparkport.lakehouse.catalogs.pointers import Edit, Pointers
 from sparkport.lakehouse.catalogs.shadow_records import ShadowRecords
+from sparkport.lakehouse.faults import fault
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg.durable import sync_snapshot
 from sparkport.lakehouse.iceberg.edits import add_shadow
@@ -22,9 +24,10 @@ from sparkport.lakehouse.names import TableName, shadow_catalog
 from sparkport.lakehouse.spark.server import LostRace, NoTable, Sessions
 from sparkport.lakehouse.spark.sql import quoted
 from sparkport.lakehouse.spark.staging import Staging
+from sparkport.lakehouse.write.appends import Appends, PreparedAppend
 from sparkport.lakehouse.write.applier import Staged
 from sparkport.lakehouse.write.change_set import TablePlan
-from sparkport.lakehouse.write.spark_writes import SparkWrites, check_snapshots
+from sparkport.lakehouse.write.spark_writes import SparkWrites, check_snapshots, notes_of
 from sparkport.lakehouse.write.staged import current_metadata, rows_and_columns
 
 __all__ = ["Shadow", "ShadowApplier"]
@@ -76,15 +79,28 @@ class ShadowApplier:
         self._files = files
         self._staging = staging
         self._writes = SparkWrites(spark, staging)
+        self._appends = Appends(files, staging)
         self._in_use: dict[str, Shadow] = {}
 
     def apply(self, plan: TablePlan) -> Shadow | None:
-        seed = write_seed(self._files, plan.version.metadata)
-        shadow = Shadow(applier=self, plan=plan, name=uuid.uuid4().hex, location=seed)
+        name = uuid.uuid4().hex
+        with self._appends.prepared(plan, name=name, notes=notes_of(plan, name)) as append:
+            return self._apply(plan, name, append)
+
+    def _apply(self, plan: TablePlan, name: str, append: PreparedAppend | None) -> Shadow | None:
+        seed = write_seed(self._files, plan.version.metadata, None if append is None else append.append.after)
+        shadow = Shadow(applier=self, plan=plan, name=name, location=seed)
         self._in_use[shadow.name] = shadow
         try:
             self._records.add(shadow.name, seed)
-            self._run(shadow)
+            if append is not None and not plan.changed:
+                fault("apply.before")
+                append.write()
+                fault("apply.after")
+            else:
+                if append is not None:
+                    append.write()
+                self._run(shadow, appends=append is None)
             self._look(shadow)
         except SparkportError as exc:
             self.discard(shadow)
@@ -142,8 +158,8 @@ class ShadowApplier:
         bases = [shadow.base for shadow in self._in_use.copy().values() if shadow.base.uuid == metadata.uuid]
         return {base.main_snapshot_id for base in bases if base.main_snapshot_id is not None}
 
-    def _run(self, shadow: Shadow) -> None:
-        with self._writes.session(shadow.plan, shadow.name) as steps:
+    def _run(self, shadow: Shadow, *, appends: bool) -> None:
+        with self._writes.session(shadow.plan, shadow.name, appends=appends) as steps:
             steps.run(quoted(self._catalog, self._records.server, shadow.name))
 
     def _look(self, shadow: Shadow) -> None:

@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-
 from sparkport.errors import InternalError
 from sparkport.lakehouse.faults import fault
 from sparkport.lakehouse.iceberg.commits import AUTHORS, STATEMENTS, TRANSACTIONS, authors_note
@@ -17,10 +15,10 @@ from sparkport.lakehouse.iceberg.metadata import MARK
 from sparkport.lakehouse.spark.server import Sessions, Work, translated
 from sparkport.lakehouse.spark.sql import quoted
 from sparkport.lakehouse.spark.staging import StagedRows, Staging
-from sparkport.lakehouse.write.change_set import TablePlan, spark_schema
+from sparkport.lakehouse.write.change_set import TablePlan, spark_schema, widened
 from sparkport.lakehouse.write.merge_sql import DELETED_COUNT, UPDATED_COUNT, merge_sql
 
-__all__ = ["SparkSteps", "SparkWrites", "check_snapshots"]
+__all__ = ["SparkSteps", "SparkWrites", "check_snapshots", "notes_of"]
 
 _PROPERTY = "spark.sql.iceberg.snapshot-property."
 _PROPERTY_CHARACTERS = 4_000
@@ -37,8 +35,8 @@ class SparkSteps:
     changed_rows: Sequence[str]
 
     def run(self, target: str) -> None:
-        """One snapshot of ``target`` for the new rows, and one on it for those that are changed."""
-        if self.plan.inserted:
+        """One snapshot of ``target`` for the new rows, if they are Spark's to write, and one for those that change."""
+        if self.new_rows:
             self._append(target)
         if self.plan.inserted and self.plan.changed:
             fault("apply.between")
@@ -71,15 +69,15 @@ class SparkWrites:
         self._staging = staging
 
     @contextlib.contextmanager
-    def session(self, plan: TablePlan, mark: str, conf: Mapping[str, str] | None = None) -> Iterator[SparkSteps]:
-        """All snapshots that are made in it have the ``mark``, and the plan's notes."""
-        conf = {**(conf or {}), _PROPERTY + MARK: mark}
-        for name, ids in ((STATEMENTS, plan.statements), (TRANSACTIONS, plan.transactions)):
-            if ids:
-                conf[_PROPERTY + name] = ",".join(ids)[:_PROPERTY_CHARACTERS]
-        if plan.authors:
-            conf[_PROPERTY + AUTHORS] = authors_note(plan.authors)
-        inserts = [change.inserts for change in plan.change_sets if change.inserts is not None]
+    def session(
+        self, plan: TablePlan, mark: str, *, conf: Mapping[str, str] | None = None, appends: bool = True
+    ) -> Iterator[SparkSteps]:
+        """All snapshots that are made in it have the ``mark``, and the plan's notes.
+
+        Without ``appends`` the new rows are there already.
+        """
+        conf = {**(conf or {}), **{_PROPERTY + name: note for name, note in notes_of(plan, mark).items()}}
+        inserts = [change.inserts for change in plan.change_sets if change.inserts is not None and appends]
         changes = [change.changes for change in plan.change_sets if change.changes is not None]
         work = Work(_purpose(plan), (plan.table,))
         with (
@@ -94,18 +92,34 @@ class SparkWrites:
 
     @contextlib.contextmanager
     def joined(self, parts: Sequence[StagedRows]) -> Iterator[list[str]]:
-        """The staged files; many small ones are put into one, because a file costs Spark more than the rows in it."""
-        if len(parts) <= 1 or sum(part.rows for part in parts) > _SMALL_ROWS:
+        """The staged files; many small ones are put into one, because a file costs Spark more than the rows in it.
+
+        Rows that were staged as a table's data files, before that table became one that Spark writes, are staged again.
+        """
+        few = len(parts) > 1 and sum(part.rows for part in parts) <= _SMALL_ROWS
+        if not few and all(part.is_for_spark for part in parts):
             yield [str(part.path) for part in parts]
             return
         joined = self._staging.new(max((part.schema for part in parts), key=len))
         try:
             for part in parts:
                 for batch in part.batches():
-                    joined.append(_widened(batch, joined.schema))
-            yield [str(joined.finish())]
+                    joined.append(widened(batch, joined.schema))
+            joined.finish()
+            yield [str(joined.path)]
         finally:
             joined.discard()
+
+
+def notes_of(plan: TablePlan, mark: str) -> dict[str, str]:
+    """What the summaries of a plan's snapshots say of it."""
+    notes = {MARK: mark}
+    for name, ids in ((STATEMENTS, plan.statements), (TRANSACTIONS, plan.transactions)):
+        if ids:
+            notes[name] = ",".join(ids)[:_PROPERTY_CHARACTERS]
+    if plan.authors:
+        notes[AUTHORS] = authors_note(plan.authors)
+    return notes
 
 
 def check_snapshots(plan: TablePlan, summaries: Sequence[Mapping[str, str]]) -> None:
@@ -120,15 +134,6 @@ def check_snapshots(plan: TablePlan, summaries: Sequence[Mapping[str, str]]) -> 
             reported = summary.get(key, "0")
             if int(reported) != count:
                 raise InternalError(f"table '{plan.table.name}': Spark reports {reported} for {key}, not {count}")
-
-
-def _widened(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Rows that are deleted bring no values. Nothing is cast, which Arrow would do, and lose digits by it."""
-    names = batch.schema.names
-    columns = [batch.column(f.name) if f.name in names else pa.nulls(len(batch), f.type) for f in schema]
-    if [column.type for column in columns] != schema.types:
-        raise InternalError("staged rows that are to go together are of other types")
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _purpose(plan: TablePlan) -> str:

@@ -152,7 +152,7 @@ class WapApplier:
     def _run(self, staged: StagedSnapshot) -> None:
         plan = staged.plan
         aside = {"spark.wap.branch" if staged.is_branch else "spark.wap.id": staged.mark}
-        with self._writes.session(plan, staged.mark, aside) as steps:
+        with self._writes.session(plan, staged.mark, conf=aside) as steps:
             if staged.is_branch and staged.base.main_snapshot_id is not None:
                 self._begin_branch(steps.session, staged)
             steps.run(self._target(plan))

@@ -1,0 +1,87 @@
+"""Data files that we write are what Spark would have written: as files, in manifests, and to all who read them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.lakehouse.handles import Handle, create
+from tests.lakehouse.type_samples import SAMPLES, Sample
+from tests.support.lakehouse import Lake
+
+from sparkport.lakehouse.files import local_path
+from sparkport.lakehouse.iceberg.manifests import DataFile, read_manifest, read_manifest_list
+
+pytestmark = [pytest.mark.tier("fast"), pytest.mark.timeout(300)]
+
+_numbers = count()
+
+GROUPS = {
+    "numbers": SAMPLES[:22],
+    "texts": SAMPLES[22:40],
+    "times": SAMPLES[40:58],
+    "nested": [sample for sample in SAMPLES[58:] if sample.label != "struct of a required field"],  # Spark's to write
+}
+
+
+def table_of(samples: list[Sample]) -> pa.Table:
+    longest = max(len(sample.column) for sample in samples)
+    columns = [
+        pa.concat_arrays([sample.column, pa.nulls(longest - len(sample.column), sample.column.type)])
+        for sample in samples
+    ]
+    return pa.Table.from_arrays(
+        columns, schema=pa.schema([s.field.with_name(f"v{at}") for at, s in enumerate(samples)])
+    )
+
+
+@contextmanager
+def by_spark(lake: Lake) -> Iterator[None]:
+    """New rows are left to Spark."""
+    staging = lake.opened.engine.storage.staging
+    staging.makes_data_files = False
+    try:
+        yield
+    finally:
+        staging.makes_data_files = True
+
+
+def data_files(table: Handle) -> list[DataFile]:
+    files, metadata = table.lake.opened.engine.storage.files, table.current.metadata
+    assert metadata.main_snapshot_id is not None
+    listed = read_manifest_list(files, metadata.snapshot(metadata.main_snapshot_id).manifest_list)
+    return [file for entry in listed for file in read_manifest(files, entry) if isinstance(file, DataFile)]
+
+
+def is_ours(file: DataFile) -> bool:
+    return re.fullmatch(r"[0-9a-f]{32}-\d{5}\.parquet", file.path.rpartition("/")[2]) is not None
+
+
+def columns_of(file: DataFile) -> list[str]:
+    """All that a file says of its columns."""
+    schema = pq.read_metadata(str(local_path(file.path))).schema
+    columns = [schema.column(place) for place in range(len(schema.names))]
+    return [
+        *(f"{column.path} {column.physical_type} {column.length} {column.logical_type}" for column in columns),
+        *(f"{column.max_definition_level} {column.max_repetition_level}" for column in columns),
+        schema.to_arrow_schema().to_string(show_field_metadata=True),
+    ]
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_files_of_every_type_are_those_that_spark_writes(lake: Lake, group: str) -> None:
+    rows = table_of(GROUPS[group])
+    ours = create(lake, f"ours{next(_numbers)}", rows)
+    with by_spark(lake):
+        theirs = create(lake, f"theirs{next(_numbers)}", rows)
+    (mine,), (other,) = data_files(ours), data_files(theirs)
+    assert is_ours(mine)
+    assert not is_ours(other)
+    assert columns_of(mine) == columns_of(other)
+    for what in ("value_counts", "null_counts", "nan_counts", "lower_bounds", "upper_bounds"):
+        assert getattr(mine, what) == getattr(other, what), what
