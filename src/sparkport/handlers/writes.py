@@ -1,7 +1,8 @@
 """Row changes from DuckDB over DoExchange. Generators without I/O: an upload in, messages out, in lock-step.
 
 The client waits for the server's schema before it sends rows; when it wants rows back it reads exactly one batch for
-each that it writes, of as many rows, before it writes the next. At the end it gets the number of changed rows.
+each that it writes, of as many rows, before it writes the next. At the end it gets the number of changed rows. That
+comes after the commit: with it the client's statement has succeeded, whatever error follows.
 """
 
 from __future__ import annotations
