@@ -6,16 +6,20 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.lakehouse.handles import Handle, create
+from tests.lakehouse.transacting import FIVE, Tx, by_key, names, people
 from tests.lakehouse.type_samples import SAMPLES, Sample
-from tests.support.lakehouse import Lake
+from tests.support.lakehouse import Lake, lakehouse
 
+from sparkport.errors import Unavailable
 from sparkport.lakehouse.files import local_path
 from sparkport.lakehouse.iceberg.manifests import DataFile, read_manifest, read_manifest_list
+from sparkport.lakehouse.journal.settings import JournalSettings
 
 pytestmark = [pytest.mark.tier("fast"), pytest.mark.timeout(300)]
 
@@ -85,3 +89,34 @@ def test_files_of_every_type_are_those_that_spark_writes(lake: Lake, group: str)
     assert columns_of(mine) == columns_of(other)
     for what in ("value_counts", "null_counts", "nan_counts", "lower_bounds", "upper_bounds"):
         assert getattr(mine, what) == getattr(other, what), what
+
+
+def test_rows_are_inserted_and_read_without_a_spark(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(timeout: float | None = None) -> None:
+        raise Unavailable("Spark is not there, for a test")
+
+    table = create(lake, f"alone{next(_numbers)}", FIVE)
+    with monkeypatch.context() as patched:
+        patched.setattr(lake.opened.engine.storage.spark, "wait_ready", gone)
+        assert table.insert(people((10, "ten"))).affected_rows == 1
+        tx = Tx(lake)
+        table.insert(people((11, "eleven")), tx.ctx)
+        tx.commit()
+        with pytest.raises(Unavailable):
+            table.update([0], names("changed"))
+        assert len(table.sparkport()) == 7
+    assert by_key(table.agreed())[11] == "eleven"
+
+
+def test_what_waits_in_the_journal_is_published_without_a_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(timeout: float | None = None) -> None:
+        raise Unavailable("Spark is not there, for a test")
+
+    with lakehouse(tmp_path, journal=JournalSettings(new_tables=True, seconds=3_600.0)) as opened:
+        table = create(Lake(opened), "t", FIVE)
+        with monkeypatch.context() as patched:
+            patched.setattr(opened.engine.storage.spark, "wait_ready", gone)
+            assert opened.journal.flush(60).rows == 5
+        assert len(table.agreed()) == 5

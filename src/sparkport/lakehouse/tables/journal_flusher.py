@@ -256,7 +256,8 @@ class JournalFlusher:
             def remaining() -> float | None:
                 return None if end is None else end - time.monotonic()
 
-            self._storage.spark.wait_ready(remaining())
+            if any(change.is_for_spark for change in changes.values()):
+                self._storage.spark.wait_ready(remaining())
             flush = JournalFlush(self._storage.files, parts)
             try:
                 self._committer.commit(CommitRequest(changes=changes, flush=flush, remaining=remaining))
