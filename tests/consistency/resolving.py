@@ -15,15 +15,12 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from tests.consistency.history import Clock
 from tests.consistency.sessions import Calls, Row
+from tests.support.attempts import AttemptingClient
 
 from sparkport.catalog.statement import Change
 from sparkport.catalog.transaction import Isolation, TransactionState
-from sparkport.client import Client, connect
 from sparkport.client.errors import OutcomeUnknown
-from sparkport.client.names import parse_name
-from sparkport.client.rows import as_input
 from sparkport.client.transaction import Transaction
-from sparkport.client.writes import Statement
 from sparkport.errors import (
     AlreadyExists,
     Cancelled,
@@ -35,7 +32,6 @@ from sparkport.errors import (
     Unavailable,
 )
 from sparkport.protocol.maps import MapReader
-from sparkport.protocol.targets import Kind
 
 __all__ = ["Clients", "Gate", "ResolvingDeferred", "ResolvingStatement"]
 
@@ -52,16 +48,16 @@ class Clients:
     """One for each address that a server was ever heard at; ``locations`` are those of today."""
 
     locations: Callable[[], Sequence[str]]
-    _clients: dict[str, Client] = field(default_factory=dict)
+    _clients: dict[str, AttemptingClient] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def at(self, location: str) -> Client:
+    def at(self, location: str) -> AttemptingClient:
         with self._lock:
             if location not in self._clients:
-                self._clients[location] = connect(location, timeout=_PATIENCE)
+                self._clients[location] = AttemptingClient(location, timeout=_PATIENCE)
             return self._clients[location]
 
-    def in_turn(self, first: int = 0) -> Iterator[Client]:
+    def in_turn(self, first: int = 0) -> Iterator[AttemptingClient]:
         """One server after the other, as they are now, as long as somebody wants to ask."""
         for look in range(first, first + _LOOKS):
             locations = self.locations()
@@ -161,7 +157,7 @@ class ResolvingDeferred(Calls):
 
     def _resolve(self, lost: SparkportError) -> None:
         for client in self._clients.in_turn():
-            again = Transaction(client._connection, self._transaction.id)
+            again = client.resume_transaction(self._transaction.id)
             try:
                 state = again.status()
                 if state is TransactionState.ACTIVE:
@@ -197,7 +193,7 @@ class ResolvingStatement(Calls):
         raise AssertionError("no server can be reached")
 
     def read(self, table: str) -> list[Row]:
-        session = Transaction(self._client._connection, self._id)
+        session = self._client.resume_transaction(self._id)
         rows: list[Row] = session.scan(f"public.{table}", row_id=True).read_all().to_pylist()
         return rows
 
@@ -218,7 +214,9 @@ class ResolvingStatement(Calls):
 
     def _change(self, table: str, change: Change, rows: pa.Table) -> int:
         try:
-            return self._attempt(self._client, table, change, rows, transaction=self._id)
+            return self._client.attempt(
+                f"public.{table}", change, rows, statement=self._statement, transaction=self._id
+            )
         except _LOST as exc:
             state = self._state()
             if state is TransactionState.COMMITTED:
@@ -230,7 +228,7 @@ class ResolvingStatement(Calls):
     def _state(self) -> TransactionState | None:
         """What its own server says of it; None where that one is gone."""
         try:
-            return Transaction(self._client._connection, self._id).status()
+            return self._client.resume_transaction(self._id).status()
         except (*_LOST, NotFound):
             return None
 
@@ -238,7 +236,7 @@ class ResolvingStatement(Calls):
         """Wherever a server answers, and outside of the transaction, which its server has taken with it."""
         for client in self._clients.in_turn():
             try:
-                return self._attempt(client, table, change, rows)
+                return client.attempt(f"public.{table}", change, rows, statement=self._statement)
             except AlreadyExists:
                 return int(rows.num_rows)
             except Conflict as exc:
@@ -247,19 +245,3 @@ class ResolvingStatement(Calls):
             except _LOST:
                 continue
         raise OutcomeUnknown(f"nobody says what became of statement '{self._statement}'")
-
-    def _attempt(
-        self, client: Client, table: str, change: Change, rows: pa.Table, *, transaction: str | None = None
-    ) -> int:
-        headers = {"x-statement-id": self._statement}
-        headers |= {} if transaction is None else {"x-transaction-id": transaction}
-        connection = client._connection.with_headers(headers)
-        running = Statement(
-            connection=connection,
-            target=parse_name(f"public.{table}").target(Kind.TABLE, connection.catalog),
-            operation=change.value,
-            rows=as_input(rows, lambda: rows.schema),
-            returning=False,
-            in_transaction=False,
-        )
-        return running._attempt(connection).count

@@ -16,7 +16,6 @@ from tests.consistency.workloads import Load, append_to_lists, skew_writes, tran
 from tests.support.tiers import on_engines
 
 from sparkport.catalog.transaction import Isolation
-from sparkport.memory import MemoryCatalog
 from sparkport.memory.overlay import Overlay
 from sparkport.memory.store import Store, TableData, View
 
@@ -138,10 +137,9 @@ def test_an_engine_that_looks_for_no_conflicts_is_caught(monkeypatch: pytest.Mon
 def test_an_engine_without_snapshots_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each read sees the newest commits, as under read committed; conflicts are looked for as they should be."""
     with memory_engine() as broken:
-        assert isinstance(broken.catalog, MemoryCatalog)
-        store = broken.catalog._store
         committed = threading.Condition()
-        whole = Store.apply
+        whole, pin = Store.apply, Store.pin
+        stores: dict[View, Store] = {}
         first_reads: dict[View, int] = {}
         waited: set[View] = set()
 
@@ -151,7 +149,13 @@ def test_an_engine_without_snapshots_is_caught(monkeypatch: pytest.MonkeyPatch) 
                 committed.notify_all()
             return number
 
+        def known(store: Store) -> View:
+            view = pin(store)
+            stores[view] = store
+            return view
+
         def newest(view: View, *_: object) -> int:
+            store = stores[view]
             first = first_reads.get(view)
             first_reads.setdefault(view, store.commit)
             if first is not None and view not in waited:
@@ -161,6 +165,7 @@ def test_an_engine_without_snapshots_is_caught(monkeypatch: pytest.MonkeyPatch) 
             return store.commit
 
         monkeypatch.setattr(Store, "apply", told)
+        monkeypatch.setattr(Store, "pin", known)
         monkeypatch.setattr(View, "follow", newest)
         history = transfer_money(broken, Load(keys=2, transactions=3), opening=_OPENING)
     kinds = {anomaly.kind for anomaly in check_bank(history, 4 * _OPENING, 4)}

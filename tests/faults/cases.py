@@ -18,12 +18,12 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from tests.faults.files import left_in_staging, leftovers, pointer_of, register_elsewhere
 from tests.faults.rig import Rig, Rows, ending
+from tests.support.attempts import AttemptingClient
 from tests.support.fault_proxy import FaultProxy
 
 from sparkport.catalog.statement import Change
 from sparkport.catalog.transaction import TransactionState
-from sparkport.client import Client, connect
-from sparkport.client.transaction import Transaction
+from sparkport.client import Client
 from sparkport.errors import AlreadyExists, Cancelled, Conflict, NotFound, SparkportError, Unavailable
 from sparkport.lakehouse.faults import POINTS, Fault
 from sparkport.protocol.maps import MapReader
@@ -151,7 +151,7 @@ def run(case: Case, rig: Rig, *, spark_rows: Callable[[str], Rows] | None = None
 
 
 @contextmanager
-def armed(case: Case, rig: Rig) -> Iterator[Client]:
+def armed(case: Case, rig: Rig) -> Iterator[AttemptingClient]:
     """The client to use while the fault is due. When the block is over it has been met, and the dead are dead."""
     action = case.fault.action
     pause = replace(case.fault, action="pause", seconds=_PAUSE)
@@ -164,7 +164,7 @@ def armed(case: Case, rig: Rig) -> Iterator[Client]:
             meeting = [pool.submit(_trouble, rig, rig.troubles[action], over)]
         elif action == "cut":
             proxy = stack.enter_context(FaultProxy(rig.location))
-            client = stack.enter_context(connect(proxy.location, timeout=_PATIENCE))
+            client = stack.enter_context(AttemptingClient(proxy.location, timeout=_PATIENCE))
             client.tables()
             rig.arm(*planned(pause))
             meeting = [pool.submit(_cut, rig, proxy)]
@@ -261,7 +261,7 @@ def _begin(client: Client, way: str) -> str | None:
 
 def _settled(rig: Rig, transaction: str) -> TransactionState:
     """Its state, once it has one that lasts."""
-    found = Transaction(rig.client._connection, transaction)
+    found = rig.client.resume_transaction(transaction)
     waiting = threading.Event()
     for _ in range(int(_PATIENCE / 0.2)):
         try:

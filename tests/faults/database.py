@@ -20,11 +20,11 @@ import pyarrow as pa
 from tests.faults.cases import BASE, SCHEMA, Case, hold, repeated
 from tests.faults.rig import Rig
 from tests.faults.transactions import TRANSACTIONS
+from tests.support.attempts import AttemptingClient
 from tests.support.fault_proxy import FaultProxy
 from tests.support.postgres import PostgresCluster
 
 from sparkport.catalog.statement import Change
-from sparkport.client import Client, connect
 from sparkport.errors import AlreadyExists, Conflict, DeadlineExceeded, SparkportError, Unavailable
 from sparkport.lakehouse.faults import Fault
 
@@ -134,7 +134,7 @@ def hold_commit(case: HeldCommit, folder: Path, cluster: PostgresCluster, *, spa
         hold(rig.missing() == [], f"missing after recovery: {rig.missing()}")
         hold(rig.rows(tables[0]) == before, "what is not committed is seen")
         if case.operation in ("insert", "delete"):
-            with connect(rig.location, timeout=_HASTE) as hasty:
+            with AttemptingClient(rig.location, timeout=_HASTE) as hasty:
                 _refused(lambda: ask(hasty))
         cluster.execute("ALTER SYSTEM RESET synchronous_standby_names")
         cluster.execute("SELECT pg_reload_conf()")
@@ -161,7 +161,7 @@ def _refused(ask: Callable[[], int]) -> None:
 def _operation(operation: str, rig: Rig, tables: list[str], statement: str) -> Callable[..., int]:
     ids = rig.row_ids(tables[0])
 
-    def ask(client: Client | None = None) -> int:
+    def ask(client: AttemptingClient | None = None) -> int:
         if operation == "insert":
             rows = _rows({20: "new", 21: "new"})
             return rig.change(tables[0], Change.INSERT, rows, statement=statement, client=client)

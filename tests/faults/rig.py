@@ -17,15 +17,11 @@ from typing import Any
 
 import pyarrow as pa
 from tests.faults.files import missing_files
+from tests.support.attempts import AttemptingClient
 
 import sparkport
 from sparkport.catalog.statement import Change
-from sparkport.client import Client, connect
-from sparkport.client.names import parse_name
-from sparkport.client.rows import as_input
-from sparkport.client.writes import Statement
 from sparkport.lakehouse.faults import Fault
-from sparkport.protocol.targets import Kind
 
 __all__ = ["Rig", "Rows", "as_rows", "ending", "pyiceberg_rows", "pyiceberg_table"]
 
@@ -72,7 +68,7 @@ class Rig:
         self._spark = spark
         self._arguments = arguments
         self._process: subprocess.Popen[str] | None = None
-        self._client: Client | None = None
+        self._client: AttemptingClient | None = None
 
     # Its life
 
@@ -100,7 +96,7 @@ class Rig:
         if "listening on " not in line:
             raise RuntimeError(f"the server did not start: {self.log_tail()}")
         self._location = line.split("listening on ")[1].strip()
-        self._client = connect(self._location, timeout=_SECONDS)
+        self._client = AttemptingClient(self._location, timeout=_SECONDS)
         return self
 
     def close(self) -> None:
@@ -121,7 +117,7 @@ class Rig:
         self.close()
 
     @property
-    def client(self) -> Client:
+    def client(self) -> AttemptingClient:
         if self._client is None:
             raise RuntimeError("the server is not started")
         return self._client
@@ -207,21 +203,11 @@ class Rig:
         *,
         statement: str | None = None,
         transaction: str | None = None,
-        client: Client | None = None,
+        client: AttemptingClient | None = None,
     ) -> int:
         """One attempt, without the client's own repeating; by another client if told."""
-        headers = {"x-statement-id": statement or str(uuid.uuid4())}
-        headers |= {"x-transaction-id": transaction} if transaction is not None else {}
-        connection = (client or self.client)._connection.with_headers(headers)
-        running = Statement(
-            connection=connection,
-            target=parse_name(table).target(Kind.TABLE, connection.catalog),
-            operation=change.value,
-            rows=as_input(rows, lambda: rows.schema),
-            returning=False,
-            in_transaction=False,
-        )
-        return running._attempt(connection).count
+        asking = client or self.client
+        return asking.attempt(table, change, rows, statement=statement or str(uuid.uuid4()), transaction=transaction)
 
     def rows(self, table: str) -> Rows:
         found = self.client.scan(table).read_all()

@@ -116,7 +116,7 @@ def _settle(rig: Rig, transaction_id: str, *, committing: bool) -> None:
     """Ask until there is an answer; of one whose statement failed the client wants nothing any more."""
     waiting = threading.Event()
     for _ in range(_TRIES):
-        again = Transaction(rig.client._connection, transaction_id)
+        again = rig.client.resume_transaction(transaction_id)
         try:
             return again.commit() if committing else again.rollback()
         except (FailedPrecondition, Conflict):
@@ -127,7 +127,7 @@ def _settle(rig: Rig, transaction_id: str, *, committing: bool) -> None:
 
 
 def _check_status(rig: Rig, transaction_id: str, outcome: Outcome) -> None:
-    found = Transaction(rig.client._connection, transaction_id)
+    found = rig.client.resume_transaction(transaction_id)
     wanted = TransactionState.COMMITTED if outcome.happened else TransactionState.ABORTED
     status = found.status()
     hold(status is wanted, f"the status is {status.value}, not {wanted.value}; {outcome.error}")

@@ -17,6 +17,8 @@ from sparkport.catalog.scan import AsOf, ScanRequest
 from sparkport.catalog.table import VersionedTable
 from sparkport.client import Client, FunctionKind, connect
 from sparkport.client.catalog import decode_listing
+from sparkport.client.connection import Connection, open_channel
+from sparkport.client.locations import parse_location
 from sparkport.client.names import Name, parse_name
 from sparkport.errors import InternalError, InvalidArgument, NotFound, SchemaNotFound, Unsupported, VersionNotFound
 from sparkport.handlers.service import CustomAction
@@ -268,10 +270,14 @@ def test_a_broken_listing_is_refused(answer: bytes) -> None:
         decode_listing(answer)
 
 
+class Nonsense(Connection):
+    def single_action(self, name: str, body: bytes) -> bytes:
+        return b"\xc1"
+
+
 def test_a_server_that_talks_nonsense_is_to_blame_not_the_caller() -> None:
-    catalog = CatalogBuilder().schema("public").table("users", USERS).build()
-    with serving(catalog) as server, connect(server.location) as client:
-        client._connection.single_action = lambda name, body: b"\xc1"  # type: ignore[method-assign]
+    place = parse_location("grpc://127.0.0.1:50051")
+    with Client(Nonsense(place, open_channel(place, None))) as client:
         with pytest.raises(InternalError, match="the server's catalog listing cannot be read"):
             client.schemas()
         with pytest.raises(InternalError, match="the server's description of a table cannot be read"):

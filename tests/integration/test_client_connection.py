@@ -6,6 +6,7 @@ import datetime as dt
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import grpc
@@ -25,6 +26,7 @@ from sparkport.catalog.builder import CatalogBuilder
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.model import Catalog, CatalogVersion, Schema
 from sparkport.client import connect
+from sparkport.client.connection import Connection, open_channel
 from sparkport.client.errors import ERRORS
 from sparkport.client.locations import parse_location
 from sparkport.errors import (
@@ -57,6 +59,11 @@ def catalog(name: str = "lake") -> Catalog:
     return CatalogBuilder(name).schema("public").table("users", USERS).build()
 
 
+def to(location: str, *, token: Secret | None = None) -> Connection:
+    place = parse_location(location)
+    return Connection(place, open_channel(place, None), token=token)
+
+
 def tokens() -> StaticTokens:
     return StaticTokens({Secret(TOKEN): "alice"})
 
@@ -69,8 +76,9 @@ def test_the_right_token_opens_the_door_and_is_shown_nowhere(caplog: pytest.LogC
     with serving(catalog(), authenticator=tokens()) as server, connect(server.location, token=TOKEN) as client:
         assert client.scan("public.users").read_all() == USERS
         assert TOKEN not in repr(client)
-        assert TOKEN not in repr(vars(client._connection))
     assert TOKEN not in caplog.text
+    connection = to("grpc://127.0.0.1:50051", token=Secret(TOKEN))
+    assert TOKEN not in repr(vars(connection))
 
 
 def test_a_secret_is_taken_as_a_token_too() -> None:
@@ -137,9 +145,9 @@ def test_headers_can_be_added_on_the_same_channel() -> None:
         seen.append(ctx.transaction_id)
         return []
 
-    with serving(catalog(), actions=[CustomAction("look", look)]) as server, connect(server.location) as client:
-        client._connection.with_headers({"x-transaction-id": "t1"}).action("look")
-        client.action("look")
+    with serving(catalog(), actions=[CustomAction("look", look)]) as server, closing(to(server.location)) as connection:
+        connection.with_headers({"x-transaction-id": "t1"}).action("look")
+        connection.action("look")
     assert seen == ["t1", None]
 
 

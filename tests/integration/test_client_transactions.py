@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.support.fault_proxy import FaultProxy
 
 from sparkport.app import Server
 from sparkport.catalog.builder import CatalogBuilder
 from sparkport.catalog.context import CallContext
+from sparkport.catalog.statement import Statement
 from sparkport.catalog.transaction import TransactionState
 from sparkport.client import Client, OutcomeUnknown, Transaction, col, connect
 from sparkport.errors import (
@@ -318,72 +319,16 @@ def test_many_threads_lose_no_change_of_one_row(client: Client) -> None:
 # Answers that are lost: of statements
 
 
-class Proxy:
-    """Passes bytes between client and server. ``cut`` ends every connection, ``refuse`` those to come too."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._pairs: list[socket.socket] = []
-        self._refusing = False
-        self.location = f"grpc://127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def __enter__(self) -> Proxy:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.refuse()
-
-    def cut(self) -> None:
-        for end in self._pairs:
-            try:
-                end.shutdown(socket.SHUT_RDWR)
-            except OSError:  # it has ended by itself
-                continue
-        self._pairs.clear()
-
-    def refuse(self) -> None:
-        if not self._refusing:
-            self._refusing = True
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes who waits for a connection, as closing does not
-            self._listener.close()
-        self.cut()
-
-    def _accept(self) -> None:
-        while not self._refusing:
-            try:
-                near, _ = self._listener.accept()
-                far = socket.create_connection(("127.0.0.1", self._port))
-            except OSError:
-                return
-            self._pairs += [near, far]
-            for pair in ((near, far), (far, near)):
-                threading.Thread(target=self._pass, args=pair, daemon=True).start()
-
-    def _pass(self, source: socket.socket, sink: socket.socket) -> None:
-        with source:
-            try:
-                while data := source.recv(65_536):
-                    sink.sendall(data)
-                sink.shutdown(socket.SHUT_WR)
-            except OSError:  # cut
-                return
-
-
-class Losing(MemoryTable):
+class Losing:
     """Does as told when a statement is done, before the answer is on its way."""
 
-    def __init__(self, catalog: MemoryCatalog) -> None:
-        super().__init__(catalog._store.create("losing", USERS), store=catalog._store, transactions=catalog._manager)
-        catalog.add("public", self)
+    def __init__(self) -> None:
         self.before: Any = lambda: None
         self.after: Any = lambda: None
         self.statements = 0
 
-    def open_statement(self, ctx: CallContext, request: Any) -> Any:
+    def opened(self, statement: Statement) -> Statement:
         self.statements += 1
-        statement = super().open_statement(ctx, request)
         finish = statement.finish
 
         def finishing() -> int:
@@ -398,13 +343,21 @@ class Losing(MemoryTable):
 
 
 @pytest.fixture
-def losing(catalog: MemoryCatalog) -> Losing:
-    return Losing(catalog)
+def losing(catalog: MemoryCatalog, monkeypatch: pytest.MonkeyPatch) -> Losing:
+    told, plain = Losing(), MemoryTable.open_statement
+
+    def open_statement(table: MemoryTable, ctx: CallContext, request: Any) -> Statement:
+        statement = plain(table, ctx, request)
+        return told.opened(statement) if table.name == "losing" else statement
+
+    monkeypatch.setattr(MemoryTable, "open_statement", open_statement)
+    catalog.create_table("public.losing", USERS)
+    return told
 
 
 @pytest.fixture
-def proxy(server: Server) -> Iterator[Proxy]:
-    with Proxy(server.port) as proxy:
+def proxy(server: Server) -> Iterator[FaultProxy]:
+    with FaultProxy(server.location) as proxy:
         yield proxy
 
 
@@ -414,7 +367,7 @@ def held_rows(client: Client) -> int:
 
 @pytest.mark.parametrize("rows", [TWO, [ANN, BOB], TWO.to_batches(max_chunksize=1), TWO.to_pandas()], ids=str)
 def test_a_lost_answer_is_asked_for_again_and_nothing_is_done_twice(
-    client: Client, losing: Losing, proxy: Proxy, rows: Any
+    client: Client, losing: Losing, proxy: FaultProxy, rows: Any
 ) -> None:
     losing.after = proxy.cut
     with connect(proxy.location) as through:
@@ -424,7 +377,7 @@ def test_a_lost_answer_is_asked_for_again_and_nothing_is_done_twice(
 
 
 def test_a_statement_that_still_runs_when_it_is_sent_again_is_waited_for(
-    client: Client, losing: Losing, proxy: Proxy
+    client: Client, losing: Losing, proxy: FaultProxy
 ) -> None:
     again = threading.Event()
 
@@ -442,7 +395,7 @@ def test_a_statement_that_still_runs_when_it_is_sent_again_is_waited_for(
 
 @pytest.mark.parametrize("returning", [False, True])
 def test_an_answer_that_cannot_be_asked_for_again_leaves_the_outcome_unknown(
-    client: Client, losing: Losing, proxy: Proxy, returning: bool
+    client: Client, losing: Losing, proxy: FaultProxy, returning: bool
 ) -> None:
     losing.after = proxy.cut
     rows = TWO if returning else TWO.to_reader()
@@ -451,7 +404,9 @@ def test_an_answer_that_cannot_be_asked_for_again_leaves_the_outcome_unknown(
     assert held_rows(client) == 2
 
 
-def test_the_outcome_is_unknown_when_the_server_is_gone_for_good(client: Client, losing: Losing, proxy: Proxy) -> None:
+def test_the_outcome_is_unknown_when_the_server_is_gone_for_good(
+    client: Client, losing: Losing, proxy: FaultProxy
+) -> None:
     losing.after = proxy.refuse
     with connect(proxy.location) as through, pytest.raises(OutcomeUnknown, match="cannot reach a server"):
         through.insert("public.losing", TWO)
@@ -459,7 +414,7 @@ def test_the_outcome_is_unknown_when_the_server_is_gone_for_good(client: Client,
 
 
 def test_a_connection_lost_in_the_middle_of_a_stream_is_unavailable_and_changes_nothing(
-    client: Client, losing: Losing, proxy: Proxy
+    client: Client, losing: Losing, proxy: FaultProxy
 ) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         yield TWO.to_batches()[0]
@@ -503,12 +458,11 @@ def test_a_deadline_that_passes_before_the_answer_leaves_the_outcome_unknown(
 class Commits:
     """Stands between a catalog and the end of its transactions."""
 
-    def __init__(self, catalog: MemoryCatalog) -> None:
-        self._commit = catalog._manager.commit
+    def __init__(self, commit: Callable[[str], None]) -> None:
+        self._commit = commit
         self.before: Callable[[], None] = lambda: None
         self.after: Callable[[], None] = lambda: None
         self.asked = 0
-        catalog._manager.commit = self  # type: ignore[method-assign]
 
     def __call__(self, transaction_id: str) -> None:
         self.asked += 1
@@ -520,11 +474,13 @@ class Commits:
 
 
 @pytest.fixture
-def commits(catalog: MemoryCatalog) -> Commits:
-    return Commits(catalog)
+def commits(catalog: MemoryCatalog, monkeypatch: pytest.MonkeyPatch) -> Commits:
+    commits = Commits(catalog.transactions.commit)
+    monkeypatch.setattr(catalog.transactions, "commit", commits)
+    return commits
 
 
-def test_a_commit_whose_answer_is_lost_is_asked_about(client: Client, commits: Commits, proxy: Proxy) -> None:
+def test_a_commit_whose_answer_is_lost_is_asked_about(client: Client, commits: Commits, proxy: FaultProxy) -> None:
     commits.after = proxy.cut
     with connect(proxy.location) as through, through.transaction() as tx:
         tx.insert("public.users", TWO)
@@ -533,7 +489,7 @@ def test_a_commit_whose_answer_is_lost_is_asked_about(client: Client, commits: C
 
 
 def test_a_commit_that_the_server_has_refused_is_a_conflict_also_when_the_answer_is_lost(
-    client: Client, commits: Commits, proxy: Proxy
+    client: Client, commits: Commits, proxy: FaultProxy
 ) -> None:
     client.insert("public.users", TWO)
     runs: list[str] = []
@@ -553,18 +509,35 @@ def test_a_commit_that_the_server_has_refused_is_a_conflict_also_when_the_answer
 
 
 def test_a_commit_that_nobody_can_be_asked_about_has_an_unknown_outcome(
-    client: Client, commits: Commits, proxy: Proxy
+    client: Client, commits: Commits, proxy: FaultProxy
 ) -> None:
     commits.after = proxy.refuse
+    begun: list[str] = []
     with (
         connect(proxy.location) as through,
         pytest.raises(OutcomeUnknown, match=r"not known whether transaction '.*' is committed"),
     ):
-        within(through, insert_two)
+        within(through, lambda tx: begun.append(tx.id), insert_two)
+    assert client.resume_transaction(begun[0]).status() is TransactionState.COMMITTED
     assert names(client) == ["ann", "bob"]
 
 
-def test_a_commit_that_never_got_to_the_server_is_unavailable(client: Client, commits: Commits, proxy: Proxy) -> None:
+def test_another_client_goes_on_with_a_transaction_by_its_id(server: Server, client: Client) -> None:
+    tx = client.transaction()
+    tx.insert("public.users", [ANN])
+    with connect(server.location) as other:
+        resumed = other.resume_transaction(tx.id)
+        resumed.insert("public.users", [BOB])
+        assert (names(resumed), names(client)) == (["ann", "bob"], [])
+        resumed.commit()
+    assert names(client) == ["ann", "bob"]
+    with connect(server.location) as other, pytest.raises(NotFound):
+        other.resume_transaction("nobody's").status()
+
+
+def test_a_commit_that_never_got_to_the_server_is_unavailable(
+    client: Client, commits: Commits, proxy: FaultProxy
+) -> None:
     def lose(tx: Transaction) -> None:
         proxy.refuse()
         with pytest.raises(Unavailable):
@@ -577,7 +550,7 @@ def test_a_commit_that_never_got_to_the_server_is_unavailable(client: Client, co
 
 
 def test_a_statement_in_a_transaction_whose_answer_is_lost_is_done_once(
-    client: Client, losing: Losing, proxy: Proxy
+    client: Client, losing: Losing, proxy: FaultProxy
 ) -> None:
     with connect(proxy.location) as through:
         try:

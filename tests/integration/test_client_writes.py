@@ -18,6 +18,7 @@ from sparkport.app import Server
 from sparkport.catalog.builder import CatalogBuilder
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.scan import Scannable, ScanRequest
+from sparkport.catalog.statement import Statement
 from sparkport.catalog.table import DMLOptions, DMLResult, InsertableTable
 from sparkport.client import Client, WriteResult, col, connect
 from sparkport.client.connection import Outbox
@@ -218,20 +219,14 @@ def test_a_null_in_the_middle_of_an_endless_stream_ends_it_with_the_servers_erro
 # Streaming
 
 
-class Held(MemoryTable):
-    """Takes no batch before it is told to."""
+def test_a_stream_is_taken_no_faster_than_the_server_takes_it(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, open_statement = threading.Event(), MemoryTable.open_statement
 
-    gate = threading.Event()
+    def held(table: MemoryTable, ctx: CallContext, request: Any) -> Statement:
+        gate.wait(60)
+        return open_statement(table, ctx, request)
 
-    def open_statement(self, ctx: CallContext, request: Any) -> Any:
-        self.gate.wait(60)
-        return super().open_statement(ctx, request)
-
-
-def test_a_stream_is_taken_no_faster_than_the_server_takes_it(catalog: MemoryCatalog, client: Client) -> None:
-    Held.gate.clear()
-    table = Held(catalog._store.create("held", USERS), store=catalog._store, transactions=catalog._manager)
-    catalog.add("public", table)
+    monkeypatch.setattr(MemoryTable, "open_statement", held)
     rows = 10_000
     batch = pa.RecordBatch.from_arrays(
         [np.arange(rows), pa.array(["y" * 90] * rows), pa.array(np.arange(rows), pa.int32())], names=USERS.names
@@ -249,12 +244,12 @@ def test_a_stream_is_taken_no_faster_than_the_server_takes_it(catalog: MemoryCat
         stalled.set()
 
     counts: list[int] = []
-    thread = threading.Thread(target=lambda: counts.append(client.insert("public.held", batches()).count))
+    thread = threading.Thread(target=lambda: counts.append(client.insert("public.users", batches()).count))
     thread.start()
     assert started.wait(30)
     assert not stalled.wait(0.5)
     assert len(made) < 20
-    Held.gate.set()
+    gate.set()
     thread.join(60)
     assert counts == [rows * total]
     assert len(made) == total

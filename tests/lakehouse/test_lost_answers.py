@@ -86,7 +86,7 @@ def begun(client: Client, tables: list[Handle]) -> Transaction:
 
 def seen_by(client: Client, tx: Transaction) -> Transaction:
     """The same transaction in the hands of another client, or of the same one that has forgotten how it ended."""
-    return Transaction(client._connection, tx.id)
+    return client.resume_transaction(tx.id)
 
 
 def wait_until(tx: Transaction, state: TransactionState) -> None:

@@ -24,7 +24,7 @@ from sparkport.auth.identity import Identity
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.ddl import MutableSchema, TableDefinition
 from sparkport.catalog.transaction import Isolation, TransactionState
-from sparkport.client import Client, Transaction, connect
+from sparkport.client import Client, connect
 from sparkport.errors import Conflict, FailedPrecondition, TransactionNotActive, Unavailable
 from sparkport.lakehouse.cache import BoundedCache
 from sparkport.lakehouse.lakehouse import Lakehouse
@@ -212,7 +212,7 @@ def test_calls_at_the_wrong_server_are_told_so(pair: Pair) -> None:
         right, wrong = clients
         tx = stack.enter_context(right.transaction())
         tx.insert(f"public.{table.name}", people((10, "new")))
-        stray = Transaction(wrong._connection, tx.id)
+        stray = wrong.resume_transaction(tx.id)
         uses: list[Callable[[], object]] = [
             lambda: stray.scan(f"public.{table.name}").read_all(),
             lambda: stray.insert(f"public.{table.name}", people((11, "new"))),

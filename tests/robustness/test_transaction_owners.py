@@ -40,7 +40,7 @@ class Caller:
     token: str
 
     def inside(self, transaction_id: str) -> Transaction:
-        return Transaction(self.client._connection, transaction_id)
+        return self.client.resume_transaction(transaction_id)
 
     @property
     def json(self) -> JsonClient:

@@ -31,12 +31,9 @@ class FaultProxy:
         self._lines: list[_Line] = []
         self._threads: list[threading.Thread] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self._start(self._accept)
-
-    @property
-    def location(self) -> str:
+        self.location = f"grpc://127.0.0.1:{self._listener.getsockname()[1]}"
         """Where clients connect to."""
-        return f"grpc://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._start(self._accept)
 
     def hold(self) -> None:
         """From now on keep what the server says."""
@@ -63,16 +60,20 @@ class FaultProxy:
                 line.cut()
             self._changed.notify_all()
 
+    def refuse(self) -> None:
+        """End all connections, and take none any more."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes who waits for a connection, as closing does not
+        self._listener.close()
+        self.cut()
+
     def __enter__(self) -> FaultProxy:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self.cut()
+        self.refuse()
         for thread in self._threads:
             thread.join(30)
         self.cut()

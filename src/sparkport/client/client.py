@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from types import TracebackType
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from sparkport.auth.secret import Secret
 from sparkport.client.connection import Connection, open_channel
@@ -42,6 +42,13 @@ class Client(Definitions):
         """
         return begin(self._connection, isolation)
 
+    def resume_transaction(self, transaction_id: str) -> Transaction:
+        """A transaction that was begun elsewhere, by its ``id``: to ask how it has ended, or to go on with it.
+
+        Another client or a restarted program may have lost sight of it. Nothing is asked of the server here.
+        """
+        return Transaction(self._connection, transaction_id)
+
     def run_transaction(
         self, function: Callable[[Transaction], T], *, attempts: int = 5, isolation: str = "snapshot"
     ) -> T:
@@ -66,7 +73,7 @@ class Client(Definitions):
         """End the connection and all that still runs on it. Safe to repeat."""
         self._connection.close()
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -10,7 +10,7 @@ import logging
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, NoReturn, TypeVar
 
 import pyarrow as pa
@@ -73,20 +73,25 @@ class _Statement(ABC, Generic[R]):
     rows: Input
     returning: Returning
     in_transaction: bool
+    statement_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    """By which the server knows a repeat."""
     sent: bool = False
     """The end of the input has been sent at least once: the server may have done it."""
 
     def run(self) -> R:
-        connection = self.connection.with_headers({"x-statement-id": str(uuid.uuid4())})
         try:
-            return self._attempt(connection)
+            return self.attempt()
         except _LOST as exc:
             if not isinstance(exc, Unavailable) or not self.rows.repeatable or self.returning is not False:
                 self._fail(exc)
             logger.debug("%s is sent again: %s", self._what, exc.message)
-        return self._again(connection)
+        return self._again()
 
-    def _again(self, connection: Connection) -> R:
+    def attempt(self) -> R:
+        """Once, with whatever error that meets."""
+        return self._attempt(self.connection.with_headers({"x-statement-id": self.statement_id}))
+
+    def _again(self) -> R:
         """The same statement once more, until there is an answer or no hope of one.
 
         The server says that it is unavailable while the first one still runs.
@@ -95,7 +100,7 @@ class _Statement(ABC, Generic[R]):
         while True:
             pause(look)  # a connection that was cut is found out a moment later
             try:
-                return self._attempt(connection)
+                return self.attempt()
             except _LOST as exc:
                 hopeless = isinstance(exc, Unreachable) and not self.sent
                 if not isinstance(exc, Unavailable) or hopeless or look == _LOOKS:

@@ -232,20 +232,19 @@ class MemoryCatalog(RestoringCatalog):
         self.name = name
         self._default_schema = default_schema
         self._store = Store(clock=clock)
-        self._manager: Transactions[View] = Transactions(self._store, settings, clock=lambda: clock().timestamp())
-        self.transactions = self._manager
+        self.transactions: Transactions[View] = Transactions(self._store, settings, clock=lambda: clock().timestamp())
         self._names: Names[MemorySchema] = Names()
         self.new_schema(default_schema)
 
     def schemas(self, ctx: CallContext) -> Iterable[Schema]:
-        return [binding.item for binding in self._names.at(seen_commit(ctx, self._store, self._manager))]
+        return [binding.item for binding in self._names.at(seen_commit(ctx, self._store, self.transactions))]
 
     def schema(self, ctx: CallContext, name: str) -> Schema | None:
-        binding = self._names.find(name, seen_commit(ctx, self._store, self._manager), ctx)
+        binding = self._names.find(name, seen_commit(ctx, self._store, self.transactions), ctx)
         return None if binding is None else binding.item
 
     def version(self, ctx: CallContext) -> CatalogVersion:
-        return CatalogVersion(self._store.listed_at(seen_commit(ctx, self._store, self._manager)))
+        return CatalogVersion(self._store.listed_at(seen_commit(ctx, self._store, self.transactions)))
 
     def dropped_tables(self, ctx: CallContext) -> Sequence[DroppedTable]:
         schemas = [binding.item for binding in self._names.at(self._store.commit)]
@@ -266,7 +265,7 @@ class MemoryCatalog(RestoringCatalog):
         schema = MemorySchema(
             name,
             store=self._store,
-            transactions=self._manager,
+            transactions=self.transactions,
             comment=comment,
             tags=tags,
             is_default=name.casefold() == self._default_schema.casefold(),
