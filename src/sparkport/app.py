@@ -9,6 +9,7 @@ from typing import Any
 
 from sparkport.auth.hosts import is_loopback
 from sparkport.auth.model import AllowAll, Authenticator, Authorizer, Operation, Resource
+from sparkport.catalog import isolated
 from sparkport.catalog.figures import Figure
 from sparkport.catalog.model import Catalog
 from sparkport.catalog.readiness import Readiness
@@ -170,6 +171,7 @@ class Server:
     def _own_figures(self) -> Iterator[tuple[Mapping[str, str], Figure]]:
         for figure in self._gate.figures():
             yield {}, figure
+        yield {}, Figure("expressions_running", "Conditions and defaults that are being computed", isolated.running())
         now = self.readiness()
         for figure in Figure.by_label(
             "ready", "Whether it is served now", "part", {"reads": now.reads, "writes": now.writes}

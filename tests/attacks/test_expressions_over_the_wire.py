@@ -146,10 +146,10 @@ def test_an_endless_condition_ends_with_the_call_of_a_client_that_goes(server: S
     }
     with Raw(server.port) as raw:
         running = [raw.start("DoAction", [action("set_default", body)]) for _ in range(4)]
-        eventually(lambda: isolated._PROCESSES.running >= 2)
+        eventually(lambda: isolated.running() >= 2)
         for call in running:
             call.cancel()
-        eventually(lambda: isolated._PROCESSES.running == 0)
+        eventually(lambda: isolated.running() == 0)
 
 
 USING = [

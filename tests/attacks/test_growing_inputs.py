@@ -19,11 +19,12 @@ from sparkport.auth.hosts import is_loopback_host
 from sparkport.auth.model import Peer
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.names import split_name
-from sparkport.catalog.scan import AsOf, AsOfUnit, ScanRequest
+from sparkport.catalog.scan import AsOf, AsOfUnit
 from sparkport.console.requests import Request, require_same_origin
 from sparkport.errors import InvalidArgument, without_places
 from sparkport.handlers.ddl import ALTERATIONS
-from sparkport.handlers.reads import _check_columns, _request, _Selection
+from sparkport.handlers.directory import Directory
+from sparkport.handlers.reads import Reads
 from sparkport.handlers.table_definitions import table_definition
 from sparkport.http.callers import bearer_token
 from sparkport.memory import MemoryCatalog
@@ -300,19 +301,20 @@ def test_the_expression_of_a_changed_type(make: Callable[[int], str]) -> None:
 
 
 def test_the_columns_of_a_ticket() -> None:
-    def schema_of(names: list[str]) -> pa.Schema:
-        return pa.schema([(f"c{number}", pa.int64()) for number in range(len(names))])
+    def asking(number: int, *names: str) -> tuple[Reads, bytes]:
+        """For columns of a table of so many."""
+        catalog = MemoryCatalog("lake")
+        catalog.create_table("t", pa.schema([(f"c{place}", pa.int64()) for place in range(number)]))
+        ticket = Ticket(target=Target("lake", "public", Kind.TABLE, "t"), columns=names)
+        return Reads(Directory([catalog])), ticket.encode()
 
-    def scan(names: list[str]) -> object:
-        ticket = Ticket(target=Target("lake", "public", Kind.TABLE, "t"), columns=tuple(names))
-        request = _request(CallContext(), Ticket.decode(ticket.encode()))
-        _check_columns(schema_of(names), request)
-        return _Selection(schema_of(names), request)
+    def scan(asked: tuple[Reads, bytes]) -> object:
+        reads, ticket = asked
+        return list(reads.do_get(CallContext(), ticket))
 
-    assert growth(scan, lambda n: [f"c{n - 1}"] * n, 500) < LIMIT
-    request = ScanRequest(columns=("a", "b"))
+    assert growth(scan, lambda n: asking(n, *[f"c{n - 1}"] * n), 500) < LIMIT
     with pytest.raises(InvalidArgument, match="'b'"):
-        _check_columns(pa.schema([("a", pa.int64())]), request)
+        scan(asking(1, "c0", "b"))
 
 
 @pytest.mark.parametrize("unit", list(AsOfUnit))

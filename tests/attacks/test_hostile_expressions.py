@@ -21,7 +21,7 @@ from sparkport.catalog.constraints import check_rows, require_checks
 from sparkport.catalog.context import CallContext, entered
 from sparkport.catalog.isolated import ExpressionRefused, Processes, failing_conditions, stabilities, values_of
 from sparkport.errors import Cancelled, ConstraintViolation, DeadlineExceeded, InvalidArgument, ResourceExhausted
-from sparkport.filters.isolated_worker import Evaluator, _untouchable
+from sparkport.filters.isolated_worker import Evaluator, open_instance, untouchable
 
 pytestmark = pytest.mark.tier("fast")
 
@@ -241,12 +241,17 @@ def test_one_caller_leaves_processes_to_others() -> None:
     processes.close()
 
 
+def children() -> set[str]:
+    """The processes that this thread has started."""
+    return set(Path("/proc/thread-self/children").read_text().split())
+
+
 def test_a_process_knows_nothing_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARKPORT_TOKENS", "alice=secret")
-    processes = Processes()
+    processes, before = Processes(), children()
     processes.run("values", ["1"], rows=1)
-    (process,) = processes._idle
-    folder = Path("/proc") / str(process.pid)
+    (process,) = children() - before
+    folder = Path("/proc") / process
     assert b"secret" not in (folder / "environ").read_bytes()
     opened = {os.readlink(entry) for entry in (folder / "fd").iterdir()}
     assert all(name.startswith("pipe:") or name == "/dev/null" for name in opened), opened
@@ -255,23 +260,25 @@ def test_a_process_knows_nothing_of_the_server(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_process_that_somebody_has_ended_is_replaced() -> None:
-    processes = Processes()
+    processes, before = Processes(), children()
     processes.run("values", ["1"], rows=1)
-    os.kill(processes._idle[0].pid, signal.SIGKILL)
-    os.waitid(os.P_PID, processes._idle[0].pid, os.WEXITED | os.WNOWAIT)
+    (process,) = children() - before
+    os.kill(int(process), signal.SIGKILL)
+    os.waitid(os.P_PID, int(process), os.WEXITED | os.WNOWAIT)
     answer, values = processes.run("values", ["2"], rows=1)
     assert (answer, values) == ({}, pa.table({"value": pa.array([2], pa.int32())}))
     processes.close()
 
 
 def test_nothing_outlasts_an_expression() -> None:
-    evaluator = Evaluator()
+    instance = open_instance()
+    evaluator = Evaluator(instance)
     for statement in (
         "CREATE MACRO length(x) AS 0",
         "CREATE TABLE t (i INTEGER)",
         "CREATE TEMP MACRO bool_and(x) AS 1",
     ):
-        with suppress(duckdb.Error), _untouchable(evaluator._db) as db:
+        with suppress(duckdb.Error), untouchable(instance) as db:
             db.execute(statement)
     answer, _ = evaluator.answer({"what": "failing", "expressions": ["length(s) = 0"]}, pa.Table.from_batches([ROWS]))
     assert answer == {"failing": [True]}

@@ -10,7 +10,8 @@ import pytest
 
 from sparkport.errors import InvalidArgument
 from sparkport.protocol.flight import SchemaResult
-from sparkport.protocol.incoming import _new_layout
+from sparkport.protocol.frames import flight_data
+from sparkport.protocol.incoming import StreamReader
 from sparkport.protocol.schemas import MAX_EXPANDED_BYTES, check_expanded, read_schema
 from sparkport.protocol.targets import decode_arguments, decode_schema
 
@@ -108,7 +109,7 @@ def test_a_schema_that_says_the_same_over_and_over_is_refused_before_arrow_makes
     assert pa.total_allocated_bytes() == before
     for read in (
         lambda: decode_schema(data, what="arrow_schema"),
-        lambda: _new_layout(data[8:]),
+        lambda: StreamReader(iter([flight_data(data[8:], [], body_length=0)])).read_schema(),
         lambda: SchemaResult.decode(_schema_result(data)),
         lambda: decode_arguments(data),
     ):

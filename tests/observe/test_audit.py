@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as pf
 import pytest
+from tests.support.open_files import open_files
 
 from sparkport.app import HttpSettings, ObserveSettings, Server
 from sparkport.auth import Secret, StaticTokens
@@ -181,7 +182,7 @@ def test_a_full_disk_stops_reads_and_changes_and_room_lets_them_go_on(tmp_path: 
     with serving(MemoryCatalog("lake"), **settings) as server, connect(server.location) as client:  # type: ignore[arg-type]
         client.create_table("public.t", ROWS.schema)
         client.insert("public.t", ROWS)
-        fill(path, server)
+        fill(path)
         for call in (lambda: client.insert("public.t", ROWS), lambda: client.scan("public.t").read_all()):
             with pytest.raises(Unavailable, match=r"the audit file cannot be written \(No space left on device\)"):
                 call()
@@ -198,12 +199,10 @@ def test_a_full_disk_stops_reads_and_changes_and_room_lets_them_go_on(tmp_path: 
     assert events[-1] == "end"
 
 
-def fill(path: Path, server: Server) -> None:
+def fill(path: Path) -> None:
     """Put a device in the file's place on which no write succeeds."""
     swap(path, Path("/dev/full"))
-    audit = server._audit
-    assert audit is not None
-    wait_for(lambda: os.fstat(audit._file).st_rdev == os.stat("/dev/full").st_rdev)
+    wait_for(lambda: Path("/dev/full") in {path for _, path in open_files()})
 
 
 def swap(path: Path, target: Path) -> None:

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from sparkport.auth import JwtAuthenticator, Peer, Secret
-from sparkport.auth.keys import RemoteKeys, _download
+from sparkport.auth.keys import RemoteKeys, download
 from sparkport.errors import InvalidArgument, SparkportError, Unauthenticated, Unavailable
 
 pytestmark = pytest.mark.tier("fast")
@@ -254,8 +254,10 @@ class Provider:
 
     def __init__(self, *keys: dict[str, object]) -> None:
         self.keys, self.calls, self.away, self.now = keys, 0, False, 1000.0
+        self.before: Callable[[], object] = lambda: None
 
     def fetch(self, url: str) -> bytes:
+        self.before()
         self.calls += 1
         if self.away:
             raise OSError("away")
@@ -349,15 +351,13 @@ def test_made_up_ids_cost_one_fetch_also_when_it_takes_longer_than_the_time_betw
     authenticator = provider.authenticator()
     authenticator.authenticate(sign(kid="1"), PEER)
     began, go_on = threading.Event(), threading.Event()
-    fetch = provider.fetch
 
-    def slow(url: str) -> bytes:
+    def slowly() -> None:
         began.set()
         go_on.wait(30)
         provider.now += 60
-        return fetch(url)
 
-    authenticator._keys._fetch = slow  # type: ignore[attr-defined]
+    provider.before = slowly
     provider.now += 11
     reasons: list[str] = []
     barrier = threading.Barrier(8)
@@ -383,13 +383,7 @@ def test_who_waits_for_unknown_keys_leaves_room_for_those_with_known_ones() -> N
     authenticator = provider.authenticator()
     authenticator.authenticate(sign(kid="1"), PEER)
     go_on = threading.Event()
-    fetch = provider.fetch
-
-    def slow(url: str) -> bytes:
-        go_on.wait(30)
-        return fetch(url)
-
-    authenticator._keys._fetch = slow  # type: ignore[attr-defined]
+    provider.before = lambda: go_on.wait(30)
     provider.now += 11
     token, turned_away, ended = sign(kid="made-up"), threading.Event(), []
 
@@ -449,12 +443,9 @@ def reply(status: int, body: bytes = b"", location: str | None = None) -> Answer
     return answer
 
 
-def test_a_key_set_that_comes_in_drops_is_given_up(
-    web: tuple[str, dict[str, Answer]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_set_that_comes_in_drops_is_given_up(web: tuple[str, dict[str, Answer]]) -> None:
     """Each part comes in time, and all of them never."""
     address, answers = web
-    monkeypatch.setattr("sparkport.auth.keys._LONGEST", -1.0)
 
     def drops(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(200)
@@ -465,7 +456,7 @@ def test_a_key_set_that_comes_in_drops_is_given_up(
 
     answers["/jwks"] = drops
     with pytest.raises(TimeoutError):
-        _download(f"{address}/jwks")
+        download(f"{address}/jwks", longest=-1.0)
 
 
 def test_a_key_set_is_fetched_over_http(web: tuple[str, dict[str, Answer]]) -> None:

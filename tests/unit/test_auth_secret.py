@@ -59,8 +59,9 @@ def test_copies_of_a_secret_stay_secrets() -> None:
 
 
 def test_a_secret_cannot_be_changed_or_made_from_bytes() -> None:
-    with pytest.raises(AttributeError):
-        Secret(VALUE)._value = "x"
+    for part in Secret.__slots__:
+        with pytest.raises(AttributeError):
+            setattr(Secret(VALUE), part, "x")
     with pytest.raises(TypeError) as failure:
         Secret(VALUE.encode())  # type: ignore[arg-type]
     assert VALUE not in str(failure.value)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from sparkport.auth.identity import Identity
 from sparkport.catalog.context import CallContext
-from sparkport.handlers.ddl import _Done
+from sparkport.errors import NotFound
+from sparkport.handlers.ddl import Ddl
+from sparkport.handlers.directory import Directory
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.tables.session_ddl import SessionDdl
+from sparkport.memory import MemoryCatalog
 from sparkport.memory.data import Author
+from sparkport.protocol.maps import MapReader, pack
 
 pytestmark = pytest.mark.tier("fast")
 
@@ -52,7 +57,12 @@ def test_made_up_sessions_push_out_none_of_other_callers() -> None:
 
 
 def test_a_change_that_another_caller_repeats_is_no_repeat() -> None:
-    done = _Done(lambda: 0.0)
-    done.change(ADA, ("lake", "t"), "drop_table").note()
-    assert done.change(ADA, ("lake", "t"), "drop_table").repeated
-    assert not done.change(BOB, ("lake", "t"), "drop_table").repeated
+    catalog = MemoryCatalog("lake")
+    catalog.create_table("t", pa.schema([("a", pa.int64())]))
+    ddl = Ddl(Directory([catalog]))
+    names = {"catalog_name": "lake", "schema_name": "public", "name": "t", "ignore_not_found": False}
+    body = MapReader.from_msgpack(pack(names))
+    for _ in range(2):
+        ddl.drop_table(ADA, body)
+    with pytest.raises(NotFound):
+        ddl.drop_table(BOB, body)

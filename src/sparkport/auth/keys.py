@@ -30,7 +30,18 @@ from sparkport.auth.files import Reloaded, read_file
 from sparkport.auth.hosts import is_loopback
 from sparkport.errors import InvalidArgument, Unavailable
 
-__all__ = ["ASYMMETRIC", "FileKeys", "FixedKey", "HMAC", "Key", "Keys", "RemoteKeys", "parse_key", "parse_key_set"]
+__all__ = [
+    "ASYMMETRIC",
+    "FileKeys",
+    "FixedKey",
+    "HMAC",
+    "Key",
+    "Keys",
+    "RemoteKeys",
+    "download",
+    "parse_key",
+    "parse_key_set",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +128,7 @@ class RemoteKeys(Keys):
         self._url = url
         self._lifetime = lifetime
         self._retry_after = retry_after
-        self._fetch = fetch or _download
+        self._fetch = fetch or download
         self._clock = clock
         self._lock = threading.Lock()
         self._keys: tuple[Key, ...] = ()
@@ -261,10 +272,10 @@ class _SafeRedirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def _download(url: str) -> bytes:
-    """All of it within ``_LONGEST``: the timeout is only for one part of an answer, which can come in a million."""
+def download(url: str, *, longest: float = _LONGEST) -> bytes:
+    """All of it within so many seconds: the timeout is only for one part of an answer, which can come in a million."""
     opener = urllib.request.build_opener(_SafeRedirects())
-    until = time.monotonic() + _LONGEST
+    until = time.monotonic() + longest
     data = bytearray()
     with opener.open(url, timeout=_TIMEOUT) as response:
         while part := response.read1(_MAX_BYTES):

@@ -31,6 +31,7 @@ __all__ = [
     "Processes",
     "failing_conditions",
     "limit_seconds",
+    "running",
     "shortened",
     "stabilities",
     "values_of",
@@ -221,6 +222,11 @@ atexit.register(_PROCESSES.close)
 def limit_seconds(seconds: float) -> None:
     """How long one expression may compute, for one batch of rows."""
     _PROCESSES.seconds = seconds
+
+
+def running() -> int:
+    """How many expressions are being computed."""
+    return _PROCESSES.running
 
 
 def values_of(expression: str, rows: int) -> pa.Array:

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 import duckdb
 import pyarrow as pa
 
-__all__ = ["DisallowedExpression", "Evaluator", "Grammar", "HEAD", "main", "serve"]
+__all__ = ["DisallowedExpression", "Evaluator", "Grammar", "HEAD", "main", "open_instance", "serve", "untouchable"]
 
 HEAD = struct.Struct(">IQ")
 """Lengths of a frame's two parts: JSON, and an Arrow stream, which may be empty."""
@@ -79,7 +79,7 @@ class DisallowedExpression(Exception):
     """Why an expression is not computed."""
 
 
-def _open() -> duckdb.DuckDBPyConnection:
+def open_instance() -> duckdb.DuckDBPyConnection:
     instance = duckdb.connect(":memory:", config={"async_threads": 1, "threads": 1})
     for setting in _SETTINGS:
         instance.execute(setting)
@@ -87,7 +87,7 @@ def _open() -> duckdb.DuckDBPyConnection:
 
 
 @contextmanager
-def _untouchable(instance: duckdb.DuckDBPyConnection) -> Iterator[duckdb.DuckDBPyConnection]:
+def untouchable(instance: duckdb.DuckDBPyConnection) -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection that can leave nothing behind: read-only, with temporary things of its own, and rolled back."""
     with instance.cursor() as cursor:
         cursor.execute("BEGIN TRANSACTION READ ONLY")
@@ -222,8 +222,8 @@ def _placeless(parsed: Any) -> Any:
 
 
 class Evaluator:
-    def __init__(self) -> None:
-        self._db = _open()
+    def __init__(self, db: duckdb.DuckDBPyConnection) -> None:
+        self._db = db
         self._grammar = Grammar(self._db)
 
     def answer(self, request: dict[str, Any], rows: pa.Table | None) -> tuple[dict[str, Any], pa.Table | None]:
@@ -250,19 +250,19 @@ class Evaluator:
 
     def _values(self, text: str, rows: int) -> pa.Table:
         query = f'SELECT ({text}\n) AS value FROM range({rows}) AS "no rows"("no column")'
-        with _untouchable(self._db) as db:
+        with untouchable(self._db) as db:
             return db.sql(query).to_arrow_table()
 
     def _failing(self, texts: list[str], rows: pa.Table | None) -> list[bool]:
         # As in SQL, a condition that is NULL counts as kept.
         conditions = ", ".join(f"coalesce(bool_and(({text}\n)::BOOLEAN), true)" for text in texts)
-        with _untouchable(self._db) as db:
+        with untouchable(self._db) as db:
             (kept,) = db.from_arrow(rows).aggregate(conditions).fetchall()
         return [not one for one in kept]
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    evaluator = Evaluator()
+    evaluator = Evaluator(open_instance())
     _send(answers, {}, None)  # ready
     while head := requests.read(HEAD.size):
         header, payload = HEAD.unpack(head)
