@@ -29,6 +29,7 @@ from sparkport.client import Client, connect
 from sparkport.errors import AlreadyExists, Unavailable
 from sparkport.handlers.builtin import RESERVED_SCHEMAS
 from sparkport.lakehouse.lakehouse import Lakehouse
+from sparkport.lakehouse.scan.limits import Ways
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.memory import MemoryCatalog
 from sparkport.testing import serving
@@ -167,7 +168,7 @@ def test_a_ticket_reads_what_it_was_planned_for_while_others_write(
     table = create(lake, "planned", PEOPLE.slice(0, 40))
     for start in (40, 60, 80):
         table.insert(PEOPLE.slice(start, 20))
-    monkeypatch.setattr("sparkport.lakehouse.scan.rows._PART_BYTES", 500)
+    monkeypatch.setattr(lake.opened.reader, "ways", Ways(part_bytes=500))
     with DuckDBClient(server.location) as process:
         duck = process.attach("lake")
         entry = duck.table("public.planned")

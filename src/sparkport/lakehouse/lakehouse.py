@@ -79,7 +79,7 @@ class Lakehouse:
             sessions = self.spark.sessions(settings.writing_conf())
             if self._owns_spark:
                 self.spark.warm_up = lambda: warm_up(sessions, self._staging.folder, settings.written_catalog)
-            reader = Reader(files, temp_directory=str(self._staging.folder / "duckdb"))
+            self.reader = reader = Reader(files, temp_directory=str(self._staging.folder / "duckdb"))
             opened.callback(reader.close)
             self.store = open_catalog(settings, files, server=self._staging.server)
             opened.callback(self.store.close)

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.lakehouse.unit.kept import KEPT_BYTES, kept
 
 from sparkport.catalog.memory_sizes import cuts
 from sparkport.errors import Cancelled, ResourceExhausted
@@ -21,7 +22,7 @@ from sparkport.lakehouse.iceberg.manifests import DataFile, DeleteFile
 from sparkport.lakehouse.iceberg.metadata import TableMetadata
 from sparkport.lakehouse.iceberg.pages import page_sizes
 from sparkport.lakehouse.iceberg.plan import SnapshotPlan
-from sparkport.lakehouse.scan import decoded, deleted_rows, direct, kept_columns, large_reads, query, read
+from sparkport.lakehouse.scan import deleted_rows, direct, query, read
 from sparkport.lakehouse.scan.decoded import Share, file_row_bytes
 from sparkport.lakehouse.scan.read import Reader, RowStream
 
@@ -52,13 +53,6 @@ ARROW: dict[str, pa.DataType] = {
     "struct": pa.struct([("a", pa.string())]),
     "map": pa.map_(pa.string(), pa.string()),
 }
-
-
-@pytest.fixture
-def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All room for reads that hold much while their readers do something else is taken."""
-    monkeypatch.setattr(decoded, "_LARGE_BYTES", 0)
-    monkeypatch.setattr(large_reads, "_SMALL_SHARES", 0)
 
 
 @pytest.fixture
@@ -194,8 +188,8 @@ def test_rows_that_went_by_way_of_disk_are_those_that_were_asked_for(
 
 
 @pytest.mark.usefixtures("no_room")
-def test_rows_that_wait_on_disk_have_a_limit(reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_reads, "_DISK_BYTES", 10 * MEGABYTE)
+def test_rows_that_wait_on_disk_have_a_limit(reader: Reader, tmp_path: Path) -> None:
+    reader.share.room = replace(reader.share.room, disk_bytes=10 * MEGABYTE)
     with pytest.raises(ResourceExhausted, match="read fewer at once"):
         read_all(stream(reader, "list", write(tmp_path / "a.parquet", "list")))
     assert reader.large_reads.on_disk == 0
@@ -230,7 +224,7 @@ def test_a_page_that_is_large_is_not_held_while_readers_do_something_else(reader
 
     held = pa.total_allocated_bytes() - before
 
-    assert held <= (decoded._LARGE_BYTES >> 20) * MEGABYTE + 6 * 20 * MEGABYTE
+    assert held <= reader.share.room.large_bytes + 6 * 20 * MEGABYTE
     for batches in stalled:
         batches.close()  # type: ignore[attr-defined]
 
@@ -315,10 +309,10 @@ def test_a_filter_that_keeps_all_rows_leaves_batches_small(reader: Reader, tmp_p
 
 
 def test_what_small_reads_keep_is_counted_as_it_is(reader: Reader, tmp_path: Path) -> None:
-    before = kept_columns._columns._weight
+    before = kept("fill_ratio")
     read_all(stream(reader, "text", write(tmp_path / "a.parquet", "text", [TEXT] * 600)))
 
-    assert kept_columns._columns._weight - before < MEGABYTE
+    assert kept("fill_ratio") - before < MEGABYTE / KEPT_BYTES
 
 
 def test_the_more_scans_run_the_less_each_holds(reader: Reader, tmp_path: Path) -> None:

@@ -165,10 +165,10 @@ def test_filters_and_files_that_cost_more_in_arrow_are_left_to_duckdb(
     within = In(Column("Id", BIGINT), (Literal(3, BIGINT), Literal(5, BIGINT)))
     assert [row["Id"] for row in scan(reader, file, filter=within)] == [3, 5]
     assert not queries
-    monkeypatch.setattr(direct, "_FILTERED_ROWS", 9)
+    reader.ways = replace(reader.ways, filtered_rows=9)
     assert [row["Id"] for row in scan(reader, file, filter=within)] == [3, 5]
     assert queries == [1]
-    many = [file] * (direct._SMALL_FILES + 1)
+    many = [file] * (reader.ways.small_files + 1)
     assert len(scan(reader, *many)) == 10 * len(many)
     assert queries == [1, len(many)]
     assert [row["Id"] for row in scan(reader, file, row_ids=np.array([103]))] == [3]
@@ -202,9 +202,7 @@ def test_deleted_rows_are_gone_whatever_batch_they_are_in(
 def test_removing_rows_keeps_all_others_in_order(count: int, gone: set[int], by_mask: bool) -> None:
     places = np.array(sorted(n for n in gone if n < count), dtype=np.int64)
     batch = pa.record_batch({"n": pa.array(range(count), pa.int64()), "s": pa.array([str(n) for n in range(count)])})
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(direct, "_MANY_RUNS", 0 if by_mask else 1000)
-        left = removed(batch, places)
+    left = removed(batch, places, many=0 if by_mask else 1000)
     expected = [n for n in range(count) if n not in gone]
     assert left.to_pydict() == {"n": expected, "s": [str(n) for n in expected]}
 

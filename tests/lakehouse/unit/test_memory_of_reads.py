@@ -28,6 +28,7 @@ from sparkport.lakehouse.iceberg.row_groups import FIELD_ID, read_footer
 from sparkport.lakehouse.scan import decoded, direct, large_reads
 from sparkport.lakehouse.scan.decoded import held_bytes, row_bytes
 from sparkport.lakehouse.scan.duck import DUCKDB_MEMORY
+from sparkport.lakehouse.scan.limits import Room
 from sparkport.lakehouse.scan.read import Reader
 
 pytestmark = pytest.mark.tier("fast")
@@ -102,7 +103,7 @@ def test_reads_that_hold_little_are_counted_together(reader: Reader, tmp_path: P
 
     held = pa.total_allocated_bytes() - before
 
-    assert held <= decoded._LARGE_BYTES + decoded._SMALL_BYTES + 192 * MEGABYTE
+    assert held <= reader.share.room.large_bytes + reader.share.room.small_bytes + 192 * MEGABYTE
     for batches in stalled:
         batches.close()  # type: ignore[attr-defined]
     assert reader.share.reserved == 0
@@ -129,7 +130,7 @@ def test_dictionaries_are_counted_among_what_reads_hold(reader: Reader, tmp_path
 
     held = pa.total_allocated_bytes() - before
 
-    assert held <= decoded._LARGE_BYTES + 16 * 8 * MEGABYTE
+    assert held <= reader.share.room.large_bytes + 16 * 8 * MEGABYTE
     for batches in stalled:
         batches.close()  # type: ignore[attr-defined]
     assert reader.share.reserved == 0
@@ -211,17 +212,10 @@ def test_memory_of_large_reads_is_given_back_to_the_system(
     file = write(tmp_path / "a.parquet", "list", [["x"]] * 100)
     before = pa.total_allocated_bytes()
     for small_shares, large, times in ((4, 1 << 20, 0), (0, 1 << 20, 1), (0, 0, 2)):
-        monkeypatch.setattr(large_reads, "_SMALL_SHARES", small_shares)
-        monkeypatch.setattr(decoded, "_LARGE_BYTES", large)
+        reader.share.room = Room(small_shares=small_shares, large_bytes=large)
         assert len(read_all(stream(reader, "list", file))[0]) == 100
         assert len(released) == times
     assert max(released) - before < MEGABYTE
-
-
-@pytest.fixture
-def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoded, "_LARGE_BYTES", 0)
-    monkeypatch.setattr(large_reads, "_SMALL_SHARES", 0)
 
 
 def nothing_is_left(reader: Reader, folder: Path) -> None:
@@ -230,14 +224,14 @@ def nothing_is_left(reader: Reader, folder: Path) -> None:
     assert not list(folder.glob("sparkport-rows-*"))
 
 
-@pytest.mark.usefixtures("no_room")
 @pytest.mark.parametrize("arrow", [True, False])
 def test_a_folder_for_rows_that_is_gone_is_not_taken_for_a_table_that_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arrow: bool
 ) -> None:
     monkeypatch.setattr(direct, "is_direct", lambda kind: arrow)
     file = write(tmp_path / "a.parquet", "list", [["x"]] * 100)
-    with closing(Reader(FileSystem(), threads=2, temp_directory=str(tmp_path / "gone"))) as reader:
+    gone, no_room = str(tmp_path / "gone"), Room(large_bytes=0, small_shares=0)
+    with closing(Reader(FileSystem(), threads=2, temp_directory=gone, room=no_room)) as reader:
         with pytest.raises(Unavailable, match="wait for their reader"):
             read_all(stream(reader, "list", file))
         nothing_is_left(reader, tmp_path)

@@ -23,6 +23,7 @@ from sparkport.lakehouse.iceberg.manifests import DataFile, DeleteFile
 from sparkport.lakehouse.iceberg.metadata import TableMetadata
 from sparkport.lakehouse.iceberg.plan import SnapshotPlan
 from sparkport.lakehouse.scan import decoded, deleted_rows, direct, query, read
+from sparkport.lakehouse.scan.limits import Ways
 from sparkport.lakehouse.scan.nested import as_handed_out
 from sparkport.lakehouse.scan.read import Reader
 
@@ -189,7 +190,7 @@ def test_rows_that_arrow_does_not_find_are_missed(
     reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: bool
 ) -> None:
     """It reads a list's column up to a page without values, such as this writer makes of one row, and says nothing."""
-    monkeypatch.setattr(direct, "_SMALL_BYTES", direct._SMALL_BYTES if small else 0)
+    reader.ways = Ways() if small else Ways(small_bytes=0)
     kind = {"type": "list", "element-id": 3, "element": "long"}
     fields = [{"id": 2, "name": "v", "type": kind, "required": False}]
     field = with_ids(pa.field("v", stored_type(kind)), 2, kind)

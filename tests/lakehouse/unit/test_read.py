@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-from collections.abc import Generator
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -20,10 +19,9 @@ from sparkport.errors import Cancelled, Conflict, InternalError, InvalidArgument
 from sparkport.filters.expressions import Cast, Column, Comparison, Function, Literal, SqlType
 from sparkport.filters.predicates import Predicate, col, lit
 from sparkport.lakehouse.files import FileSystem
-from sparkport.lakehouse.iceberg.manifests import DataFile
 from sparkport.lakehouse.iceberg.plan import plan, split
 from sparkport.lakehouse.scan import direct, query, read
-from sparkport.lakehouse.scan.duck import DuckDB
+from sparkport.lakehouse.scan.limits import Ways
 from sparkport.lakehouse.scan.read import Reader, RowStream
 
 pytestmark = pytest.mark.tier("fast")
@@ -56,14 +54,12 @@ def in_order(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(params=["arrow", "duckdb", "pages"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def way(request: pytest.FixtureRequest, reader: Reader, monkeypatch: pytest.MonkeyPatch) -> str:
     """Who reads the files that Arrow and DuckDB could both read; DuckDB may leave out pages without wanted rows."""
     if request.param != "arrow":
         monkeypatch.setattr(direct, "is_direct", lambda kind: False)
     if request.param == "pages":
-        monkeypatch.setattr(query, "_LARGE_FILE_ROWS", 1)
-        monkeypatch.setattr(query, "_FEW_IN_FILE", 0)
-        monkeypatch.setattr(query, "_ROWS_PER_WANTED", 1)
+        reader.ways = Ways(large_file_rows=1, few_in_file=0, rows_per_wanted=1)
     return str(request.param)
 
 
@@ -279,7 +275,7 @@ def test_a_scan_that_is_closed_while_its_query_is_set_up_is_cancelled(
     def interrupted(*given: object) -> None:
         raise duckdb.InterruptException("INTERRUPT Error: Interrupted!")
 
-    monkeypatch.setattr(RowStream, "_read_directly", _nothing_directly)
+    monkeypatch.setattr(direct, "is_direct", lambda kind: False)
     monkeypatch.setattr(FileSystem, "register", interrupted)
     stream = scan(reader, materialise("changes", tmp_path), filter=(col("id") > lit(3)).expr)
     with pytest.raises(Cancelled):
@@ -300,14 +296,14 @@ def test_many_scans_run_side_by_side(reader: Reader, tmp_path: Path) -> None:
 
 def test_an_instance_that_broke_is_replaced(reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = materialise("changes", tmp_path)
-    opened: list[DuckDB] = []
-    open_one = DuckDB._open
+    opened: list[str] = []
+    connect = duckdb.connect
 
-    def counted(database: DuckDB) -> duckdb.DuckDBPyConnection:
+    def counted(database: str) -> duckdb.DuckDBPyConnection:
         opened.append(database)
-        return open_one(database)
+        return connect(database)
 
-    monkeypatch.setattr(DuckDB, "_open", counted)
+    monkeypatch.setattr(duckdb, "connect", counted)
     monkeypatch.setattr(direct, "is_direct", lambda kind: False)
     assert len(ids(scan(reader, found))) == 31
 
@@ -325,9 +321,7 @@ def test_an_instance_that_broke_is_replaced(reader: Reader, tmp_path: Path, monk
 def test_a_scan_that_is_read_without_its_filter_is_counted_and_told_once_for_each_cause(
     reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    unfiltered = read.Unfiltered()
-    monkeypatch.setattr(read, "_unfiltered", unfiltered)
-    monkeypatch.setattr(RowStream, "_read_directly", _nothing_directly)
+    monkeypatch.setattr(direct, "is_direct", lambda kind: False)
     made = query.group_sql
 
     def refused(*given: Any, filtered: bool) -> str:
@@ -337,13 +331,8 @@ def test_a_scan_that_is_read_without_its_filter_is_counted_and_told_once_for_eac
     found = materialise("changes", tmp_path)
     for _ in range(12):
         assert len(rows(scan(reader, found, filter=(col("id") == 1).expr))) > 1
-    assert dict(unfiltered.counts) == {"BinderException": 12}
+    assert dict(reader.unfiltered.counts) == {"BinderException": 12}
     told = [record.getMessage() for record in caplog.records if record.name == read.__name__]
     assert [line.partition(":")[0] for line in told] == [
         f"a scan is read without its filter (number {number} for a BinderException)" for number in (1, 10)
     ]
-
-
-def _nothing_directly(stream: RowStream, group: query.Group) -> Generator[pa.RecordBatch, None, list[DataFile]]:
-    yield from ()
-    return group.files

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from struct import pack
@@ -16,17 +17,18 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.lakehouse.unit.kept import KEPT_BYTES, kept
 
 from sparkport.errors import Conflict
 from sparkport.filters.expressions import Between, Column, Comparison, Expression, In, IsNull, Literal, SqlType
-from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg import prune, row_groups
 from sparkport.lakehouse.iceberg.manifests import ROW_ID_FIELD, SEQUENCE_FIELD, DataFile, DeleteFile
 from sparkport.lakehouse.iceberg.metadata import TableMetadata
 from sparkport.lakehouse.iceberg.plan import SnapshotPlan
-from sparkport.lakehouse.iceberg.ranges import FileIndex
 from sparkport.lakehouse.iceberg.row_groups import OPEN_COST, ROW_GROUP_BYTES, footer_of, row_group_properties
-from sparkport.lakehouse.scan import deleted_rows, direct, kept_columns, query, read
+from sparkport.lakehouse.scan import deleted_rows, direct, read
+from sparkport.lakehouse.scan.kept_columns import weight
+from sparkport.lakehouse.scan.limits import Ways
 from sparkport.lakehouse.scan.read import Reader
 from sparkport.lakehouse.scan.statistics import bounds_predicate
 from sparkport.protocol.frames import StreamWriter
@@ -50,13 +52,6 @@ FIELDS = [
     if number < 100
 ]
 METADATA = TableMetadata({"location": "/x", "schemas": [{"schema-id": 0, "fields": FIELDS}]})
-
-
-@pytest.fixture(scope="module")
-def reader() -> Iterator[Reader]:
-    found = Reader(FileSystem(), threads=1)
-    yield found
-    found.close()
 
 
 def written(path: Path, columns: dict[int, list[Any]], *, group: int, **changes: Any) -> DataFile:
@@ -91,9 +86,9 @@ def numbers(path: Path, count: int = 100, *, group: int = 10, **changes: Any) ->
 
 
 @pytest.fixture
-def rows_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def rows_read(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows were decoded, chunk by chunk; every file counts as large."""
-    monkeypatch.setattr(direct, "_SMALL_FILE_ROWS", 0)
+    reader.ways = replace(reader.ways, small_file_rows=0)
     found: list[int] = []
     chunks = direct.DirectScan._chunks
 
@@ -119,7 +114,7 @@ def test_a_filter_to_skip_by_leaves_out_row_groups_and_no_rows(
     reader: Reader, tmp_path: Path, rows_read: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many rows there are, Arrow reads them: no filter is applied."""
-    monkeypatch.setattr(direct, "_FILTERED_ROWS", 9)
+    reader.ways = replace(reader.ways, filtered_rows=9)
     file = numbers(tmp_path / "a.parquet")
     options: dict[str, Any] = {"columns": ["id"], "row_id": True, "filter": compared(">", "id", 85)}
     expected = [{"id": n, "rowid": n + 100} for n in range(80, 100)]
@@ -137,8 +132,7 @@ def test_few_rows_here_and_there_are_left_to_duckdb_which_skips_pages(
     reader: Reader, tmp_path: Path, rows_read: list[int], monkeypatch: pytest.MonkeyPatch, rewritten: bool
 ) -> None:
     """Arrow would decode every row group for them."""
-    monkeypatch.setattr(query, "_LARGE_FILE_ROWS", 1_000)
-    monkeypatch.setattr(query, "_ROWS_PER_WANTED", 100)
+    reader.ways = replace(reader.ways, large_file_rows=1_000, rows_per_wanted=100)
     count = 1_000
     columns: dict[int, list[Any]] = {1: list(range(count)), 2: [f"n{n}" for n in range(count)]}
     known: dict[str, Any] = {"value_counts": {1: count, 2: count}}
@@ -165,9 +159,7 @@ def test_pages_are_not_skipped_by_what_a_manifest_says_and_the_file_does_not(
     reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counted: bool
 ) -> None:
     """One that does not count row ids which are there, or counts some that are not."""
-    monkeypatch.setattr(query, "_LARGE_FILE_ROWS", 10)
-    monkeypatch.setattr(query, "_FEW_IN_FILE", 0)
-    monkeypatch.setattr(query, "_ROWS_PER_WANTED", 1)
+    reader.ways = Ways(large_file_rows=10, few_in_file=0, rows_per_wanted=1)
     columns: dict[int, list[Any]] = {1: list(range(20))}
     counts = {1: 20}
     if counted:
@@ -243,24 +235,23 @@ def test_a_column_that_comes_in_several_arrays_is_read_as_before(
         return pa.concat_tables([table.slice(0, 3), table.slice(3)])
 
     monkeypatch.setattr(pq.ParquetFile, "read_row_group", in_parts)
-    before = len(kept_columns._columns)
+    before = kept("entries")
     file = numbers(tmp_path / "a.parquet")
     assert [row["id"] for row in scan(reader, file, columns=["id"])] == list(range(100))
-    assert len(kept_columns._columns) == before
+    assert kept("entries") == before
 
 
-def test_columns_of_a_few_bytes_count_with_what_keeping_them_takes() -> None:
-    assert kept_columns._weight(pa.array([1])) > 1_000
+def test_columns_of_a_few_bytes_count_with_what_keeping_them_takes(reader: Reader, tmp_path: Path) -> None:
+    before, full = kept("entries"), kept("fill_ratio")
+    assert len(scan(reader, numbers(tmp_path / "a.parquet"), columns=["id"])) == 100
+    assert kept("entries") == before + 10
+    assert (kept("fill_ratio") - full) * KEPT_BYTES > 10 * 1_000
 
 
-def test_a_column_that_is_large_is_not_kept(
-    reader: Reader, tmp_path: Path, rows_read: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kept_columns, "_KEPT_BYTES", 8 * kept_columns._ENTRY_BYTES)
-    file = numbers(tmp_path / "a.parquet")
-    before = len(kept_columns._columns)
-    assert len(scan(reader, file, columns=["id", "name"])) == 100
-    assert len(kept_columns._columns) == before
+def test_a_column_that_is_large_is_not_kept() -> None:
+    """It would push out many others: an eighth of what is kept is the most."""
+    assert weight(pa.array(["x" * (KEPT_BYTES // 9)])) < KEPT_BYTES // 8
+    assert weight(pa.array(["x" * (KEPT_BYTES // 8)])) > KEPT_BYTES
 
 
 def test_a_lookup_decodes_the_row_groups_that_may_hold_it(reader: Reader, tmp_path: Path, rows_read: list[int]) -> None:
@@ -287,7 +278,7 @@ def test_a_lookup_decodes_the_row_groups_that_may_hold_it(reader: Reader, tmp_pa
 def test_a_filter_that_leaves_many_rows_is_left_to_duckdb(
     reader: Reader, tmp_path: Path, rows_read: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(direct, "_FILTERED_ROWS", 25)
+    reader.ways = replace(reader.ways, filtered_rows=25)
     file = numbers(tmp_path / "a.parquet")
     few, many = compared("<", "id", 20), compared("<", "id", 21)
     assert len(scan(reader, file, columns=["id"], filter=few)) == 20
@@ -373,7 +364,7 @@ def test_no_row_is_lost_by_statistics_of_row_groups(
     path = tmp_path / f"{uuid.uuid4().hex}.parquet"
     file = written(path, {number: [stored(name, value) for value in values]}, group=2)
     footer = row_groups.read_footer(str(path))
-    groups = FileIndex(footer._as_files(file, [number]))
+    groups = footer.row_groups(file, [number])
     kept = prune.by_filter(groups, METADATA, schema={"fields": FIELDS}, filter=condition)
     places = [group.first_row_id for group in kept]
     everything = scan(reader, file, columns=[name], filter=condition, row_id=True)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkport.lakehouse.iceberg import edits, version_numbers
+from sparkport.lakehouse.iceberg import edits
 from sparkport.lakehouse.iceberg.edits import evolve_schema, move_main, new_table, set_properties
 from sparkport.lakehouse.iceberg.metadata import TableMetadata
 from sparkport.lakehouse.iceberg.version_numbers import NUMBER, Version, number_of, numbered, versions
@@ -291,14 +291,14 @@ def test_a_table_that_was_only_altered_has_versions_without_rows() -> None:
 
 def test_only_so_many_changes_are_remembered() -> None:
     table = Table()
-    for _ in range(version_numbers._CHANGES_KEPT + 5):
+    for _ in range(200 + 5):
         table.insert()
         table.add_column()
     found = table.found
     assert found[:-1] == list(reversed(table.expected))[: len(found) - 1]
     assert (found[-1].snapshot_id, found[-1].schema_id, found[-1].timestamp_ms) == (104, 5, None)
-    assert len(found) == 2 * version_numbers._CHANGES_KEPT + 1
-    assert len(json.loads(table.json["properties"][NUMBER])["changes"]) == version_numbers._CHANGES_KEPT
+    assert len(found) == 2 * 200 + 1
+    assert len(json.loads(table.json["properties"][NUMBER])["changes"]) == 200
 
 
 def test_a_number_that_an_older_server_has_noted_is_counted_on() -> None:

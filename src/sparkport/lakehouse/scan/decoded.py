@@ -17,6 +17,7 @@ from sparkport.lakehouse.files import local_path
 from sparkport.lakehouse.iceberg.manifests import DataFile
 from sparkport.lakehouse.iceberg.pages import PageSizes, longest_text, page_sizes
 from sparkport.lakehouse.iceberg.row_groups import FIELD_ID, Footer, footer_of, read_footer
+from sparkport.lakehouse.scan.limits import Room
 
 __all__ = [
     "LARGE_ROW",
@@ -35,8 +36,6 @@ LARGE_ROW: Final = 1024  # bytes: a query holds too many of such rows
 
 _ALL_BYTES: Final = 64 << 20  # decoded rows that all scans of a reader hold together
 _LEAST_BYTES, _MOST_BYTES = 512 << 10, 8 << 20  # of one scan
-_LARGE_BYTES: Final = 256 << 20  # what reads that hold much may hold besides, all together
-_SMALL_BYTES: Final = 128 << 20  # what those may that hold little
 _SMALL_CHUNK: Final = 4 << 20  # of which it does not matter how large its pages are
 _NUMBER_BYTES: Final = 5  # in place of a text of a dictionary, and with its place in a list
 _LEVEL_BYTES: Final = 4  # that say which list an item is in
@@ -61,7 +60,8 @@ Place: TypeAlias = tuple[str, int]
 class Share:
     """What one scan may hold of decoded rows, while so many run. Called from all threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: Room | None = None) -> None:
+        self.room = room or Room()
         self._lock = threading.Lock()
         self._scans = 0
         self._taken = {True: 0, False: 0}
@@ -78,7 +78,7 @@ class Share:
         """Room for a read that goes on while its reader does something else, until ``give_back``; False if there is
         none. There is some for ``small`` reads alone: each of them would not matter, but all together do."""
         with self._lock:
-            if self._taken[small] + size > (_SMALL_BYTES if small else _LARGE_BYTES):
+            if self._taken[small] + size > (self.room.small_bytes if small else self.room.large_bytes):
                 return False
             self._taken[small] += size
             return True

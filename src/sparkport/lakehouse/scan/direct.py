@@ -50,10 +50,6 @@ __all__ = ["DirectScan", "arrow_type", "read_ahead", "removed"]
 
 _READ_BYTES = 16 << 20  # at a time, of all columns together: column chunks do not come into memory as a whole
 _LEAST_READ, _MOST_READ = 64 << 10, 1 << 20  # of one column
-_FILTERED_ROWS = 1 << 18  # where reading all rows is quicker than to set up a query that skips some
-_SMALL_FILES = 8  # how many small files are opened one after the other before DuckDB does it quicker
-_SMALL_FILE_ROWS = 1 << 15
-_SMALL_BYTES = 8 << 20
 _PAGE_SHARES = 2  # that a batch may take whose texts are longer than is usual in their page
 _MANY_RUNS = 1 << 10  # of rows between deleted ones, beyond which a mask is quicker than to copy runs
 
@@ -114,17 +110,17 @@ class DirectScan:
         self._count = sum(file.record_count for file in files)
         self._size = sum(file.size for file in files)
         self._parts: dict[str, list[int]] = {}
-        filtered = request.filter is not None
+        filtered, ways = request.filter is not None, request.ways
         self._possible = (
             bool(request.names)
             and (not filtered or request.skips_only or self._mask is not None)
-            and (len(files) <= _SMALL_FILES or self._count >= len(files) * _SMALL_FILE_ROWS)
+            and (len(files) <= ways.small_files or self._count >= len(files) * ways.small_file_rows)
             and all(is_direct(field["type"]) for field in request.needed)
             and all(local_path(file.path) is not None for file in files)
         )
-        if self._possible and self._count > _SMALL_FILE_ROWS and (filtered or self._wanted is not None):
+        if self._possible and self._count > ways.small_file_rows and (filtered or self._wanted is not None):
             self._choose_row_groups()
-        if filtered and not request.skips_only and self._count > _FILTERED_ROWS:
+        if filtered and not request.skips_only and self._count > ways.filtered_rows:
             self._possible = self._possible and self._has_large_rows()
         self._needs_ids = request.needs_row_ids
         self._compared = {field["id"] for field in request.compared}
@@ -135,7 +131,7 @@ class DirectScan:
     @property
     def is_small(self) -> bool:
         """Whether all of it is one batch or so: not worth another thread."""
-        return self._count <= 2 * self._rows and self._size <= _SMALL_BYTES
+        return self._count <= 2 * self._rows and self._size <= self._request.ways.small_bytes
 
     @property
     def rest(self) -> list[DataFile]:
@@ -405,11 +401,11 @@ def _among(row_ids: pa.Array, wanted: Positions) -> Positions:
     return places_of(wanted, ids_of(row_ids))
 
 
-def removed(batch: pa.RecordBatch, gone: Positions) -> pa.RecordBatch:
-    """A batch without some of its rows. Few are left out by copying what is between them, which is quickest."""
+def removed(batch: pa.RecordBatch, gone: Positions, *, many: int = _MANY_RUNS) -> pa.RecordBatch:
+    """A batch without some of its rows. Unless they are many they are left out by copying what is between them."""
     if not len(gone):
         return batch
-    if len(gone) > _MANY_RUNS:
+    if len(gone) > many:
         keep = np.ones(batch.num_rows, dtype=np.bool_)
         keep[gone] = False
         return batch.filter(pa.array(keep))

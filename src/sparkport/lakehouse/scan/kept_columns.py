@@ -11,19 +11,19 @@ import pyarrow.parquet as pq
 
 from sparkport.lakehouse.cache import BoundedCache
 
-__all__ = ["kept_batches"]
+__all__ = ["kept_batches", "weight"]
 
 _KEPT_BYTES = 64 << 20
 _ENTRY_BYTES = 1 << 10
 
 
-def _weight(column: pa.Array) -> int:
+def weight(column: pa.Array) -> int:
     """With what keeping it takes besides. One that would push out many others is not kept."""
     size = int(column.get_total_buffer_size()) + _ENTRY_BYTES
     return size if size <= _KEPT_BYTES // 8 else sys.maxsize
 
 
-_columns: BoundedCache[tuple[object, ...], pa.Array] = BoundedCache(_KEPT_BYTES, weigh=_weight, name="columns")
+_columns: BoundedCache[tuple[object, ...], pa.Array] = BoundedCache(_KEPT_BYTES, weigh=weight, name="columns")
 
 
 def kept_batches(

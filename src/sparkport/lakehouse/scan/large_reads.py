@@ -22,8 +22,6 @@ from sparkport.lakehouse.scan.decoded import Share
 __all__ = ["LargeReads"]
 
 _WAIT_SECONDS: Final = 0.05
-_SMALL_SHARES: Final = 4  # which a small read holds at most
-_DISK_BYTES: Final = 16 << 30  # of rows that wait for their readers, those of all scans together
 
 
 @contextmanager
@@ -58,7 +56,7 @@ class LargeReads:
         """The same batches. ``held`` is what reading them holds at most, about; ``stopped`` tells that nobody wants
         them any more."""
         with closing(batches):
-            small = held <= _SMALL_SHARES * self._share.bytes and self._share.reserve(held, small=True)
+            small = held <= self._share.room.small_shares * self._share.bytes and self._share.reserve(held, small=True)
             if small or self._share.reserve(held):
                 try:
                     yield from batches
@@ -120,10 +118,11 @@ class LargeReads:
         return size
 
     def _remember(self, size: int) -> None:
+        most = self._share.room.disk_bytes
         with self._count:
-            if self.on_disk + size > _DISK_BYTES:
+            if self.on_disk + size > most:
                 raise ResourceExhausted(
-                    f"rows of large scans that wait for their readers take {_DISK_BYTES} bytes of disk, which is the "
+                    f"rows of large scans that wait for their readers take {most} bytes of disk, which is the "
                     "most: read fewer at once"
                 )
             self.on_disk += size

@@ -30,6 +30,7 @@ from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg.manifests import ROW_ID_FIELD, SEQUENCE_FIELD, DataFile
 from sparkport.lakehouse.iceberg.metadata import TableMetadata
 from sparkport.lakehouse.iceberg.row_groups import footer_of
+from sparkport.lakehouse.scan.limits import Ways
 from sparkport.lakehouse.scan.pushdown import filter_sql
 
 __all__ = ["Group", "KEY_SHIFT", "Request", "SEQUENCE", "WANTED", "empty_sql", "group_files", "group_sql", "scattered"]
@@ -39,11 +40,6 @@ WANTED = "wanted"  # the name under which a query finds the row ids that it is r
 KEY_SHIFT = 40  # a file's number and a row's position in one number, ascending in the order of reading
 
 _OWN_ID = "own_row_id"  # what a file says of a row's id itself
-
-# Pages have up to 20,000 rows, and the first of a query costs about as much as reading a row group or two.
-_LARGE_FILE_ROWS = 500_000
-_FEW_IN_FILE = 4
-_ROWS_PER_WANTED = 40_000
 
 Field = Mapping[str, Any]
 
@@ -63,6 +59,7 @@ class Request:
     sequence: bool
     row_ids: NDArray[np.int64] | None
     without: NDArray[np.int64] | None
+    ways: Ways
     skips_only: bool = False
 
     @cached_property
@@ -128,7 +125,7 @@ def scattered(request: Request, group: Group) -> list[Group]:
         return [group]
     parts: list[Group] = []
     for file in group.files:
-        pages = _pages(file, request.row_ids)
+        pages = _pages(file, request.row_ids, request.ways)
         if parts and not pages and not parts[-1].pages:
             parts[-1].files.append(file)
         else:
@@ -136,13 +133,13 @@ def scattered(request: Request, group: Group) -> list[Group]:
     return parts
 
 
-def _pages(file: DataFile, row_ids: NDArray[np.int64]) -> str:
+def _pages(file: DataFile, row_ids: NDArray[np.int64], ways: Ways) -> str:
     """Empty where DuckDB could leave out too little to be quicker than Arrow, which leaves out row groups."""
     bounds, first = file.row_id_bounds, file.first_row_id
-    if file.record_count < _LARGE_FILE_ROWS or bounds is None or first is None:
+    if file.record_count < ways.large_file_rows or bounds is None or first is None:
         return ""
     low, high = np.searchsorted(row_ids, bounds[0]), np.searchsorted(row_ids, bounds[1], "right")
-    if not _FEW_IN_FILE < high - low <= file.record_count // _ROWS_PER_WANTED:
+    if not ways.few_in_file < high - low <= file.record_count // ways.rows_per_wanted:
         return ""
     wanted, footer = row_ids[low:high], footer_of(file)
     holds_ids = footer is not None and footer.has_column(ROW_ID_FIELD)

@@ -36,6 +36,7 @@ from sparkport.lakehouse.scan.deleted_rows import DeletedRows, renamed
 from sparkport.lakehouse.scan.direct import DirectScan, read_ahead
 from sparkport.lakehouse.scan.duck import DUCKDB_MEMORY, DuckDB, is_broken, translate
 from sparkport.lakehouse.scan.large_reads import LargeReads
+from sparkport.lakehouse.scan.limits import Room, Ways
 from sparkport.lakehouse.scan.query import (
     SEQUENCE,
     WANTED,
@@ -81,9 +82,6 @@ class Unfiltered:
             logger.warning("a scan is read without its filter (number %d for a %s): %s", count, error_class, cause)
 
 
-_unfiltered = Unfiltered()
-
-
 class Reader:
     """Scans of snapshots. Safe to use from several threads."""
 
@@ -94,11 +92,15 @@ class Reader:
         memory_limit: str = DUCKDB_MEMORY,
         threads: int | None = None,
         temp_directory: str | None = None,
+        ways: Ways | None = None,
+        room: Room | None = None,
     ) -> None:
+        self.ways = ways or Ways()
+        self.unfiltered = Unfiltered()
         self._fs = fs
         self._duckdb = DuckDB(memory_limit=memory_limit, threads=threads, temp_directory=temp_directory)
         self._pool = ThreadPoolExecutor(_READERS, thread_name_prefix="sparkport-read")
-        self.share = Share()
+        self.share = Share(room)
         self.large_reads = LargeReads(self.share, temp_directory=temp_directory)
         self._lock = threading.Lock()
         self._streams: weakref.WeakSet[RowStream] = weakref.WeakSet()
@@ -166,6 +168,7 @@ class Reader:
             row_ids=None if row_ids is None else ascending(row_ids),
             without=None if without is None or not len(without) else ascending(without),
             skips_only=skips_only,
+            ways=self.ways,
         )
         files = list(plan.files)
         if filter is not None:
@@ -177,7 +180,14 @@ class Reader:
             if file.equality_deletes or file.format != "parquet":
                 raise Unsupported(f"only Spark can read '{file.path}': it is no Parquet, or has equality deletes")
         stream = RowStream(
-            self._fs, self._duckdb, self._pool, request=request, files=files, share=self.share, large=self.large_reads
+            self._fs,
+            self._duckdb,
+            self._pool,
+            request=request,
+            files=files,
+            share=self.share,
+            large=self.large_reads,
+            unfiltered=self.unfiltered,
         )
         stream.snapshot_id = plan.snapshot_id
         with self._lock:
@@ -217,6 +227,7 @@ class RowStream:
         files: list[DataFile],
         share: Share,
         large: LargeReads,
+        unfiltered: Unfiltered,
     ) -> None:
         self._fs = fs
         self._duckdb = database
@@ -233,6 +244,7 @@ class RowStream:
         self._share = share
         self._counted = False
         self._large = large
+        self._unfiltered = unfiltered
 
     @property
     def table_uuid(self) -> str:
@@ -365,7 +377,7 @@ class RowStream:
                 raise
             if not isinstance(exc.__cause__, duckdb.Error) or is_broken(exc.__cause__):
                 raise
-            _unfiltered.note(exc.__cause__)
+            self._unfiltered.note(exc.__cause__)
             reader = self._start(group, rows, filtered=False)
         while (batch := self._next(reader)) is not None:
             batch = drop.apply(batch)

@@ -32,7 +32,6 @@ from sparkport.lakehouse.scan.statistics import TableStatistics
 
 __all__ = ["RowSource", "StoredRows", "TableRows"]
 
-_PART_BYTES = 256 << 20
 _MOST_PARTS = 16
 
 
@@ -93,7 +92,7 @@ class TableRows:
     def parts(self) -> Sequence[range | None]:
         """Ranges of the snapshot's files, for scans that are worth more than one."""
         files = self._plan.files
-        wanted = min(_MOST_PARTS, sum(file.size for file in files) // _PART_BYTES + 1)
+        wanted = min(_MOST_PARTS, sum(file.size for file in files) // self.source.reader.ways.part_bytes + 1)
         if wanted < 2 or self._plan.needs_spark:
             return [None]
         parts, start = [], 0
