@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +20,6 @@ from tests.support.tiers import FAST, THOROUGH
 from sparkport.app import Server
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.ddl import MutableCatalog, MutableSchema, TableDefinition
-from sparkport.catalog.repeats import Recent
 from sparkport.catalog.scan import ScanRequest, as_scan
 from sparkport.catalog.statement import ChangeableTable
 from sparkport.lakehouse.journal.net import FIRST_ID
@@ -188,44 +188,49 @@ def served(catalog: MutableCatalog, clock: Clock) -> Iterator[Lake]:
 
 @pytest.fixture(scope="session")
 def filled_lakehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FilledLakehouse]:
-    with lakehouse(tmp_path_factory.mktemp("warehouse")) as opened:
+    clock = SharedClock()
+    with lakehouse(tmp_path_factory.mktemp("warehouse"), clock=clock) as opened:
         fill(opened.catalog)
-        yield FilledLakehouse(opened)
+        yield FilledLakehouse(opened, clock)
 
 
 @pytest.fixture(scope="session")
 def journalled_lakehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FilledLakehouse]:
     """Its tables are journalled. What tests change stays in the journal."""
     journal = JournalSettings(new_tables=True, seconds=3_600.0)
-    with lakehouse(tmp_path_factory.mktemp("warehouse"), journal=journal) as opened:
+    clock = SharedClock()
+    with lakehouse(tmp_path_factory.mktemp("warehouse"), journal=journal, clock=clock) as opened:
         fill(opened.catalog)
         opened.journal.flush(60)
-        yield FilledLakehouse(opened)
+        yield FilledLakehouse(opened, clock)
+
+
+class SharedClock:
+    """That of the test that runs, and the usual one in between."""
+
+    test: Clock | None = None
+
+    def __call__(self) -> float:
+        return time.time() if self.test is None else self.test.now.timestamp()
 
 
 class FilledLakehouse:
     """One for all tests, which is set back after each of them."""
 
-    def __init__(self, opened: Lakehouse) -> None:
+    def __init__(self, opened: Lakehouse, clock: SharedClock) -> None:
         self.opened = opened
+        self._clock = clock
         self._contents = Contents(opened)
 
     @contextmanager
     def by(self, clock: Clock) -> Iterator[None]:
         """Its transactions expire by a test's own clock."""
-        transactions = self.opened.engine.transactions
-        before = transactions._clock, transactions._remembered
-
-        def now() -> float:
-            return clock.now.timestamp()
-
-        transactions._clock = now
-        transactions._remembered = Recent(TransactionSettings().remember_seconds, now)
+        self._clock.test = clock
         try:
             yield
         finally:
             self._contents.restore()
-            transactions._clock, transactions._remembered = before
+            self._clock.test = None
 
 
 def rows_in(table: ChangeableTable) -> dict[int, dict[str, Any]]:

@@ -99,7 +99,7 @@ def test_what_a_dead_server_left_is_taken_up_by_the_next(uri: str, tmp_path: Pat
     with server(tmp_path, uri) as dead:
         table = create(Lake(dead), "t", FIVE)
         table.insert(people((9, "left")))
-        die(dead._staging)
+        die(dead.engine.storage.staging)
         dead.journal.stop = lambda: None  # type: ignore[method-assign]  # as one that is killed does not
     fast = replace(BY_HAND, seconds=0.1)
     with server(tmp_path, uri, fast) as opened:

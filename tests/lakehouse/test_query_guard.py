@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 from tests.support.lakehouse import lakehouse
 
+from sparkport.catalog.context import CallContext
 from sparkport.client import Client, connect
 from sparkport.errors import FailedPrecondition, InvalidArgument, NotFound
 from sparkport.lakehouse.lakehouse import Lakehouse
-from sparkport.lakehouse.query import places, queries, views
+from sparkport.lakehouse.query import queries, views
+from sparkport.lakehouse.query.places import Place
 from sparkport.lakehouse.query.private_catalog import PrivateCatalog
 from sparkport.lakehouse.query.text import QueryText
 from sparkport.lakehouse.query.words import FUNCTIONS
+from sparkport.lakehouse.spark.sessions import Work
 from sparkport.testing import serving
 
 pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]
@@ -209,5 +212,13 @@ def test_no_query_is_run_on_a_spark_that_does_not_check_it() -> None:
         def sql(self, text: str) -> Any:
             return pa.table({})
 
-    with pytest.raises(FailedPrecondition, match="does not check what queries do"):
-        places._require_guard(Unchecked())
+    class Sessions:
+        def session(self, **_: object) -> AbstractContextManager[Unchecked]:
+            return nullcontext(Unchecked())
+
+    place = Place(cast("Any", None), cast("Any", Sessions()), frozenset())
+    with (
+        pytest.raises(FailedPrecondition, match="does not check what queries do"),
+        place.session(CallContext(), Work("query", ())),
+    ):
+        pass

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.lakehouse.transacting import at_point
 from tests.support.lakehouse import die
 
 from sparkport.catalog.context import CallContext
@@ -237,12 +238,16 @@ def test_recovery_waits_for_a_commit_that_the_database_still_holds(
     new = old.replace("00000-", "00001-")
     first.engine.storage.files.write_new(new, Path(old.removeprefix("file:")).read_bytes())
     die(first.engine.storage.staging)
-    with pointers._changing() as work:  # sent, and not committed yet: a synchronous standby may be away
-        pointers._move(work, Move(NAME, old, new))
+
+    def start_another() -> None:
         with _impatient():
             start(settings)
         assert first.engine.storage.staging.folder.exists()
         assert Path(new.removeprefix("file:")).exists()
+
+    # Sent, and not committed yet: a synchronous standby may be away.
+    with at_point("pointer.before", start_another):
+        pointers.swap([Move(NAME, old, new)])
     third = start(settings)
     assert pointer(third) == Path(new.removeprefix("file:"))
     assert pointer(third).exists()
@@ -296,7 +301,7 @@ def test_a_server_listens_while_what_a_dead_one_left_takes_long_to_be_listed(
     another = start(settings)  # which need not wait for it either
     assert dead.engine.storage.staging.folder.exists()
     go_on.set()
-    lake._recovery._thread.join(60)
+    assert lake.recovery.join(60)
     assert not dead.engine.storage.staging.folder.exists()
     assert another.engine.storage.staging.folder.exists()
     assert pointer(lake).exists()

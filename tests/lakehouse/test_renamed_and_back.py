@@ -6,12 +6,8 @@ from collections.abc import Callable
 
 import pytest
 from tests.lakehouse.handles import NOBODY, Handle, create, main_of
-from tests.lakehouse.transacting import FIVE, Tx, by_key, names, people
+from tests.lakehouse.transacting import FIVE, Tx, at_each, by_key, names, people
 from tests.support.lakehouse import Lake
-
-from sparkport.lakehouse.write.appends import PreparedAppend
-from sparkport.lakehouse.write.change_set import TablePlan
-from sparkport.lakehouse.write.shadow_applier import Shadow, ShadowApplier
 
 pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]
 
@@ -33,23 +29,20 @@ def both(table: Handle) -> None:
 
 
 @pytest.mark.parametrize("change", [insert, update, both])
-def test_a_change_goes_on_and_is_there_when_the_table_is_back(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, change: Callable[[Handle], None]
-) -> None:
+def test_a_change_goes_on_and_is_there_when_the_table_is_back(lake: Lake, change: Callable[[Handle], None]) -> None:
     """Spark does not know it by its name."""
     table = create(lake, f"t_{change.__name__}", FIVE)
-    schema, spark, tries = main_of(lake), ShadowApplier._apply, list[str]()
+    schema, tries = main_of(lake), list[str]()
 
-    def run(applier: ShadowApplier, plan: TablePlan, name: str, append: PreparedAppend | None) -> Shadow | None:
-        tries.append(name)
+    def away() -> None:
+        tries.append(table.name)
         schema.rename_table(NOBODY, table.name, "elsewhere")
-        try:
-            return spark(applier, plan, name, append)
-        finally:
-            schema.rename_table(NOBODY, "elsewhere", table.name)
 
-    monkeypatch.setattr(ShadowApplier, "_apply", run)
-    change(table)
+    def back() -> None:
+        schema.rename_table(NOBODY, "elsewhere", table.name)
+
+    with at_each("apply.before", away), at_each("apply.after", back):
+        change(table)
     assert len(tries) == 1
     found = by_key(table.agreed())
     assert found.get(9) == (None if change is update else "nine")

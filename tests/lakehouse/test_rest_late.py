@@ -348,17 +348,17 @@ def test_a_server_that_only_seemed_dead_cannot_commit_what_another_has_aborted(
     servers.begin(servers.x, servers.y)
     changes = publications(lake, tables)
     first = servers.pointers[0]
-    send = first._commits._send
+    post = RestClient.post
 
-    def late(requests: Sequence[dict[str, object]]) -> dict[str, object]:
+    def late(client: RestClient, *path: str, body: dict[str, object]) -> dict[str, object]:
         monkeypatch.undo()
         servers.first_dies()
         found = servers.ledgers[1].find(servers.x)
         assert found is not None
         assert found.state is ABORTED
-        return send(requests)
+        return post(client, *path, body=body)
 
-    monkeypatch.setattr(first._commits, "_send", late)
+    monkeypatch.setattr(RestClient, "post", late)
     with pytest.raises(TransactionNotActive) as told:
         first.commit(changes, transactions=[servers.x, servers.y])
     assert told.value.transaction_id == servers.x

@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 from tests.lakehouse.test_rest_pointers import Lake
@@ -27,12 +25,12 @@ from sparkport.lakehouse.catalogs.rest_notes import STATEMENT, fence_name, fence
 from sparkport.lakehouse.catalogs.statement_records import StatementRecords
 from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg.edits import set_properties
+from sparkport.lakehouse.iceberg.metadata import load
 from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.mounts import network_file_system
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.settings import LakehouseSettings
-from sparkport.lakehouse.upkeep.maintenance import Maintenance, _Run
-from sparkport.lakehouse.upkeep.maintenance_plan import MaintenanceSettings
+from sparkport.lakehouse.upkeep.maintenance import drop_fences
 
 pytestmark = pytest.mark.tier("fast")
 
@@ -168,14 +166,8 @@ def test_maintenance_removes_the_tag_of_a_stopped_commit_after_a_day(site: Site)
     stopped = str(uuid.uuid4())
     assert site.pointers.settle(stopped, [site.table]) is False
     for hours, refs in ((1, {"main", fence_name(stopped)}), (25, {"main"})):
-        now = time.time() + hours * HOUR
-        maintenance = SimpleNamespace(
-            storage=SimpleNamespace(pointers=site.pointers, files=FileSystem()),
-            in_use=None,
-            settings=MaintenanceSettings(),
-            now=lambda now=now: now,
-        )
-        _Run(cast("Maintenance", maintenance), site.table, thorough=True)._drop_fences()
+        metadata = load(FileSystem(), site.pointers.location(site.table) or "")
+        drop_fences(site.pointers, metadata, site.table, now=time.time() + hours * HOUR)
         assert set(site.lake.load(site.table)[1]["refs"]) == refs
     assert not [name for name in site.lake.load(site.table)[1]["properties"] if stopped in name]
 

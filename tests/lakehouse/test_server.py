@@ -178,7 +178,7 @@ def test_a_ticket_reads_what_it_was_planned_for_while_others_write(
         table.insert(PEOPLE)
         options = "map('rewrite-all', 'true')"
         table.sql(f"CALL lake.system.rewrite_data_files(table => 'public.planned', options => {options})")
-        streams = [duck._read(ticket, entry.schema, duck.headers()) for ticket in tickets]
+        streams = [duck.read_ticket(ticket, entry.schema, duck.headers()) for ticket in tickets]
         ids = [value for stream in streams for batch in stream.batches for value in batch.column(0).to_pylist()]
     assert ids == list(range(100))
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
+from pathlib import Path
 from threading import Barrier
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.lakehouse.handles import NOBODY, Handle, create, main_of
 from tests.lakehouse.transacting import at_point, names
@@ -24,6 +26,7 @@ from sparkport.errors import (
     RowNotFound,
     SparkportError,
 )
+from sparkport.lakehouse.spark.staging import StagedRows
 
 pytestmark = pytest.mark.tier("thorough")
 
@@ -241,24 +244,27 @@ def test_a_statement_that_is_at_two_servers_at_once_happens_once_and_both_are_to
 
 
 @pytest.mark.tier("fast")
-def test_inserts_that_wait_share_snapshots_and_a_bad_one_fails_alone(lake: Lake, table: Handle) -> None:
+def test_inserts_that_wait_share_snapshots_and_a_bad_one_fails_alone(
+    lake: Lake, table: Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     writers = 16
     barrier = Barrier(writers)
+    finish, damaged = StagedRows.finish, list[Path]()
+
+    def damage_one(staged: StagedRows) -> Path:
+        path = finish(staged)
+        if not damaged and [1007] in pq.read_table(path).to_pydict().values():
+            damaged.append(path)
+            path.write_bytes(b"PAR1 this is no Parquet file PAR1")
+        return path
+
+    monkeypatch.setattr(StagedRows, "finish", damage_one)
 
     def insert(number: int) -> int | SparkportError:
         rows = pa.table({"id": pa.array([1000 + number], pa.int64()), "name": ["group"]})
         request = StatementRequest(change=Change.INSERT, columns=rows.schema)
         statement = table.table().open_statement(NOBODY, request)
         statement.push(rows.to_batches()[0], None)
-        if number == 7:
-            staged = statement._staged  # type: ignore[attr-defined]
-            finish = staged.finish
-
-            def corrupt() -> None:
-                finish()
-                staged.path.write_bytes(b"PAR1 this is no Parquet file PAR1")
-
-            staged.finish = corrupt
         barrier.wait()
         try:
             return statement.finish()

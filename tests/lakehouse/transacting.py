@@ -14,7 +14,7 @@ from sparkport.catalog import CallContext
 from sparkport.catalog.transaction import Isolation, TransactionState
 from sparkport.lakehouse.faults import on_fault
 
-__all__ = ["FIVE", "THREE", "Tx", "at_point", "by_key", "names", "people", "wait_until"]
+__all__ = ["FIVE", "THREE", "Tx", "at_each", "at_point", "by_key", "names", "people", "wait_until"]
 
 
 def people(*rows: tuple[int, str | None]) -> pa.Table:
@@ -61,12 +61,19 @@ def at_point(point: str, action: Callable[[], object]) -> Iterator[None]:
         if left:
             left.pop()()
 
-    on_fault(point, once)
+    with at_each(point, once):
+        yield
+    assert not left, "the point was not reached"
+
+
+@contextmanager
+def at_each(point: str, action: Callable[[], None]) -> Iterator[None]:
+    """Something that happens each time when a write reaches a point."""
+    on_fault(point, action)
     try:
         yield
     finally:
         on_fault(point, None)
-    assert not left, "the point was not reached"
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -134,14 +134,14 @@ class Attached(Session):
         ]
         headers = self.headers(*more, *flight)
         with ThreadPoolExecutor(max(1, len(endpoints))) as pool:
-            streams = list(pool.map(lambda point: self._read(point, entry.schema, headers, names), endpoints))
+            streams = list(pool.map(lambda point: self.read_ticket(point, entry.schema, headers, names), endpoints))
         full = pa.Table.from_batches([batch for stream in streams for batch in stream.batches], entry.schema)
         progress = tuple(value for stream in streams for value in stream.progress)
         received = sum(stream.received for stream in streams)
         calls = sum(stream.called for stream in streams)
         return ScanResult(full.select(list(names)), full, progress, received, len(endpoints), calls)
 
-    def _read(
+    def read_ticket(
         self, endpoint: pf.FlightEndpoint, schema: pa.Schema, headers: HeaderList, names: Sequence[str] = ()
     ) -> _Stream:
         stream, reader = _Stream(), BatchReader()

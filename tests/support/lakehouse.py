@@ -6,12 +6,14 @@ called ``lake``.
 
 from __future__ import annotations
 
+import fcntl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from tests.support.open_files import open_files
 from tests.support.spark import shared_spark
 
 from sparkport.errors import TransactionNotActive
@@ -37,9 +39,11 @@ def lakehouse(
     catalog_uri: str | None = None,
     transactions: TransactionSettings | None = None,
     journal: JournalSettings | None = None,
+    clock: Callable[[], float] = time.time,
 ) -> Iterator[Lakehouse]:
     settings = LakehouseSettings(warehouse=str(warehouse), catalog_uri=catalog_uri, sessions=2)
-    with Lakehouse(settings, spark=shared_spark(), transactions=transactions, journal=journal) as opened:
+    spark = shared_spark()
+    with Lakehouse(settings, spark=spark, transactions=transactions, journal=journal, clock=clock) as opened:
         yield opened
 
 
@@ -102,7 +106,9 @@ class Contents:
 
 def die(staging: Staging) -> None:
     """What the kernel does to a server's staging folder when its process ends: the lock is gone, all else stays."""
-    staging._lock.close()
+    for descriptor, path in open_files():
+        if path.parent == staging.folder.resolve():
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def impatient_database(uri: str) -> Database:

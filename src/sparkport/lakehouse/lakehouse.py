@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,11 +54,13 @@ class Lakehouse:
         spark: SparkServer | None = None,
         maintenance: MaintenanceSettings | None = None,
         journal: JournalSettings | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """``spark`` is one that is shared with others: it is not started or stopped here.
 
         With settings of ``maintenance`` tables are maintained in the background, without only when it is asked for.
-        Those of the ``journal`` are for tables that are journalled; without settings the usual ones hold.
+        Those of the ``journal`` are for tables that are journalled; without settings the usual ones hold. By ``clock``
+        transactions expire, and servers are taken for dead.
         """
         if journal is not None and journal.new_tables and settings.catalog_type == "rest":
             raise FailedPrecondition("journal is set, and a REST catalog has no database that could hold one")
@@ -81,7 +84,7 @@ class Lakehouse:
                 self.spark.warm_up = lambda: warm_up(sessions, self._staging.folder, settings.written_catalog)
             self.reader = reader = Reader(files, temp_directory=str(self._staging.folder / "duckdb"))
             opened.callback(reader.close)
-            self.store = open_catalog(settings, files, server=self._staging.server)
+            self.store = open_catalog(settings, files, server=self._staging.server, clock=clock)
             opened.callback(self.store.close)
             storage = Storage(
                 catalog_name=settings.catalog_name,
@@ -96,7 +99,7 @@ class Lakehouse:
                 dropped=self.store.dropped,
             )
             loader = VersionLoader(files, reader, Spill(sessions, self._staging, settings.catalog_name))
-            self.engine = LakeEngine(storage, loader, transactions, journal)
+            self.engine = LakeEngine(storage, loader, transactions, journal, clock=clock)
             opened.callback(self.engine.close)
             self.catalog = LakehouseCatalog(
                 self.engine, warehouse=settings.warehouse_path, default_schema=default_schema
@@ -131,8 +134,8 @@ class Lakehouse:
                     ready=lambda: self.spark.state is SparkState.READY,
                     dropped=self._dropped_folders() if maintenance.dropped_seconds > 0 else None,
                 )
-            self._recovery = Recovery(self._recover)
-            self._recovery.start()
+            self.recovery = Recovery(self._recover)
+            self.recovery.start()
             self._opened = opened.pop_all()
 
     def _recover(self, stopping: threading.Event) -> None:
@@ -173,7 +176,7 @@ class Lakehouse:
         """Safe to repeat."""
         self.figures.stop()
         self.journal.stop()
-        self._recovery.stop()
+        self.recovery.stop()
         if self.upkeep is not None:
             self.upkeep.stop()
         if self._owns_spark:

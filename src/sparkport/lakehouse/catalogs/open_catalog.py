@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,9 @@ class OpenCatalog:
     close: Callable[[], None]
 
 
-def open_catalog(settings: LakehouseSettings, files: FileSystem, *, server: str) -> OpenCatalog:
+def open_catalog(
+    settings: LakehouseSettings, files: FileSystem, *, server: str, clock: Callable[[], float] = time.time
+) -> OpenCatalog:
     is_rest = settings.catalog_type == "rest"  # such a catalog has no place for what becomes of transactions
     uri, name = _ledger_of(settings) if is_rest else (settings.database_uri, settings.catalog_name)
 
@@ -51,7 +54,7 @@ def open_catalog(settings: LakehouseSettings, files: FileSystem, *, server: str)
     with contextlib.ExitStack() as opened:
         database = open_database(uri, settings.file_mode)
         opened.callback(database.close)
-        ledger = Ledger(database, name, server=server, resolve=settle if is_rest else None)
+        ledger = Ledger(database, name, server=server, clock=clock, resolve=settle if is_rest else None)
         opened.callback(ledger.stop)
         dropped, apart = DroppedRecords(database, name), ApartRecords(database, name)
         if is_rest:

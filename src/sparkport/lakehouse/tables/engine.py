@@ -62,11 +62,13 @@ class LakeEngine:
         loader: VersionLoader,
         settings: TransactionSettings | None = None,
         journal: JournalSettings | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.storage = storage
         self.versions = TableVersions(storage.pointers, loader)
         self._settings = settings or TransactionSettings()
-        self.transactions: Transactions[LakeView] = Transactions(self, self._settings)
+        self.transactions: Transactions[LakeView] = Transactions(self, self._settings, clock=clock)
         self.views = Views(storage.pointers, self.versions, self.transactions)
         self.workspace = Workspace(storage.staging.folder)
         kind = WapApplier if storage.pointers.shadows is None else ShadowApplier

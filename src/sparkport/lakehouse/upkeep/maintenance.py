@@ -21,7 +21,7 @@ from typing import Any
 from sparkport.catalog.repeats import KNOWN_SECONDS
 from sparkport.errors import Conflict, InternalError, InvalidArgument, NotFound, TableNotFound
 from sparkport.lakehouse.catalogs.ledger_rows import UNKNOWN
-from sparkport.lakehouse.catalogs.pointers import Edit, Moved
+from sparkport.lakehouse.catalogs.pointers import Edit, Moved, Pointers
 from sparkport.lakehouse.catalogs.rest_notes import old_fences
 from sparkport.lakehouse.files import local_path, sync
 from sparkport.lakehouse.iceberg.durable import sync_snapshot
@@ -50,7 +50,7 @@ from sparkport.lakehouse.warehouse import true_path
 from sparkport.lakehouse.write.committer import Committer
 from sparkport.lakehouse.write.wap_applier import drop_branches
 
-__all__ = ["Maintenance", "Report", "STEPS", "require_steps"]
+__all__ = ["Maintenance", "Report", "STEPS", "drop_fences", "require_steps"]
 
 logger = logging.getLogger(__name__)
 
@@ -300,17 +300,7 @@ class _Run:
         if left:
             drop_branches(self._storage.pointers, self._storage.files, self._table, lambda name: name in left)
             self._counts["dropped_branches"] += len(left)
-        self._drop_fences()
-
-    def _drop_fences(self) -> None:
-        """The tags that keep commits of a REST catalog from being made: after a day none of these comes any more."""
-        metadata = self._metadata()
-        before, location = dict(metadata.json), metadata.metadata_location
-        tags, properties = old_fences(before, before=self._maintenance.now() - KNOWN_SECONDS)
-        if properties:
-            after = drop_refs(set_properties(before, dict.fromkeys(properties), previous=location), tags)
-            with contextlib.suppress(Moved):  # the next run will find them
-                self._storage.pointers.commit([Edit(self._table, before, after, location)])
+        drop_fences(self._storage.pointers, self._metadata(), self._table, now=self._maintenance.now())
 
     def _numbered(self) -> TableMetadata:
         """The metadata with the version's number written down: it is counted from snapshots that are about to go."""
@@ -425,3 +415,13 @@ class _Run:
 
 def _timestamp(seconds: float) -> str:
     return f"TIMESTAMP '{datetime.fromtimestamp(seconds, UTC).isoformat(sep=' ', timespec='milliseconds')}'"
+
+
+def drop_fences(pointers: Pointers, metadata: TableMetadata, table: TableName, *, now: float) -> None:
+    """The tags that keep commits of a REST catalog from being made: after a day none of these comes any more."""
+    before, location = dict(metadata.json), metadata.metadata_location
+    tags, properties = old_fences(before, before=now - KNOWN_SECONDS)
+    if properties:
+        after = drop_refs(set_properties(before, dict.fromkeys(properties), previous=location), tags)
+        with contextlib.suppress(Moved):  # the next run will find them
+            pointers.commit([Edit(table, before, after, location)])

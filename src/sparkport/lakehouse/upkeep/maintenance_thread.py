@@ -64,14 +64,19 @@ class MaintenanceThread:
         if self._thread.is_alive():
             self._thread.join(timeout)
 
+    @property
+    def known(self) -> set[TableName]:
+        """Tables that it keeps something in mind about."""
+        return {*self._seen, *self._orphans_due}
+
     def look(self) -> None:
         """Maintain what has changed since the last look."""
         self._forget_statements()
         self._remove_dropped()
         tables = self._tables()
-        for known in (self._seen, self._orphans_due):
-            for table in known.keys() - set(tables):
-                del known[table]
+        for gone in self.known - set(tables):
+            self._seen.pop(gone, None)
+            self._orphans_due.pop(gone, None)
         for table in tables:
             if self._stopping.is_set():
                 return

@@ -68,15 +68,18 @@ class Recovery:
     def start(self) -> None:
         """Begin, and wait for the end only for a while."""
         self._thread.start()
-        self._thread.join(_FIRST_SECONDS)
-        if self._thread.is_alive():
+        if not self.join(_FIRST_SECONDS):
             logger.info("what dead servers have left is removed in the background")
+
+    def join(self, timeout: float) -> bool:
+        """Whether it is over, or is so within some seconds."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
 
     def stop(self) -> None:
         """What is left is for the next server. Safe to repeat."""
         self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(30)
+        self.join(30)
 
     def _run(self) -> None:
         try:
