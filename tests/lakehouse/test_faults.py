@@ -19,8 +19,7 @@ from tests.support.tiers import FAST
 
 from sparkport.catalog.statement import Change
 from sparkport.errors import InternalError, Unavailable
-from sparkport.lakehouse import faults
-from sparkport.lakehouse.faults import POINTS, Fault, fault
+from sparkport.lakehouse.faults import POINTS, Fault, fault, on_kill_spark
 
 pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]
 
@@ -131,21 +130,25 @@ def test_a_fault_happens_at_its_point_and_time_only(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.tier("fast")
-def test_an_answer_is_lost_when_that_is_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "_seen", type(faults._seen)())
-    monkeypatch.setenv("SPARKPORT_FAULT", "pointer.after=lost")
+def test_an_answer_is_lost_when_that_is_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = tmp_path / "plan"
+    plan.write_text("pointer.after=lost")
+    monkeypatch.setenv("SPARKPORT_FAULT", f"@{plan}")
     with pytest.raises(Unavailable, match="as was asked for"):
         fault("pointer.after")
 
 
 @pytest.mark.tier("fast")
-def test_spark_is_killed_when_that_is_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    killed = threading.Event()
-    monkeypatch.setattr(faults, "_kill_spark", killed.set)
-    monkeypatch.setattr(faults, "_seen", type(faults._seen)())
-    monkeypatch.setenv("SPARKPORT_FAULT", "apply.before=spark:0.01")
-    fault("apply.before")
-    assert killed.wait(10)
+def test_spark_is_killed_when_that_is_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed, plan = threading.Event(), tmp_path / "plan"
+    plan.write_text("apply.before=spark:0.01")
+    monkeypatch.setenv("SPARKPORT_FAULT", f"@{plan}")
+    before = on_kill_spark(killed.set)
+    try:
+        fault("apply.before")
+        assert killed.wait(10)
+    finally:
+        on_kill_spark(before)
 
 
 @pytest.mark.tier("fast")

@@ -126,15 +126,13 @@ def test_a_catalog_that_does_not_answer_cannot_be_read(tmp_path: Path, monkeypat
         opened.stop()
 
 
-def test_only_so_many_tables_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sparkport.lakehouse.upkeep import figures
-
-    monkeypatch.setattr(figures, "_MOST_TABLES", 2)
+def test_only_so_many_tables_are_told_of(tmp_path: Path) -> None:
     opened = Lakehouse(LakehouseSettings(warehouse=str(tmp_path), spark="sc://127.0.0.1:1"))
     try:
         with serving(opened.catalog) as server, connect(server.location) as client:
             for number in range(4):
                 client.create_table(f"public.t{number}", ROWS.schema)
+        opened.figures.most_tables = 2
         opened.figures.look()
         assert told(opened.catalog.figures())["tables_told", ""] == 2
     finally:

@@ -170,7 +170,7 @@ def test_a_transaction_goes_on_reading_what_it_began_with(rig: Rig) -> None:
 def test_so_many_transactions_that_they_are_not_looked_into_are_kept_too(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparkport.lakehouse.upkeep.in_use._PINS_LOOKED_INTO", 0)
+    monkeypatch.setattr(rig.opened.in_use, "looked_into", 0)
     before = busy(rig)
     ctx = CallContext(transaction_id=rig.engine.transactions.begin(CallContext()))
     rig.insert(300)

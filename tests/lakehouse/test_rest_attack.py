@@ -55,17 +55,15 @@ class Client:
 
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("seed", range(_SEEDS))
-def test_each_statement_lands_once_whatever_the_network_does(
-    rest_uri: str, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # So that some outcomes stay unknown, too.
-    monkeypatch.setattr("sparkport.lakehouse.catalogs.rest_commit._PAUSES", (0.0,) * 2)
+def test_each_statement_lands_once_whatever_the_network_does(rest_uri: str, tmp_path: Path, seed: int) -> None:
+    pauses = (0.0,) * 2  # so few that some outcomes stay unknown, too
     lot = random.Random(seed)
     lake = Lake(rest_uri, tmp_path)
     table = lake.table("t")
     with between(rest_uri) as (net, uri):
         clients = [
-            Client(f"s{number}", RestPointers(RestClient(uri, {})), lake, table) for number in range(_STATEMENTS)
+            Client(f"s{number}", RestPointers(RestClient(uri, {}), pauses=pauses), lake, table)
+            for number in range(_STATEMENTS)
         ]
         waiting = list(clients)
         for _ in range(400):

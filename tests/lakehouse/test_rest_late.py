@@ -27,11 +27,7 @@ pytestmark = pytest.mark.tier("thorough")
 pytest_plugins = ["tests.support.services"]
 
 ACTIVE, COMMITTED, ABORTED = TransactionState.ACTIVE, TransactionState.COMMITTED, TransactionState.ABORTED
-
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparkport.lakehouse.catalogs.rest_commit._PAUSES", (0.0,) * 6)
+NO_PAUSES = (0.0,) * 6
 
 
 @pytest.fixture
@@ -53,7 +49,7 @@ def far(net: tuple[Between, str]) -> Between:
 
 @pytest.fixture
 def pointers(net: tuple[Between, str]) -> RestPointers:
-    return RestPointers(RestClient(net[1], {}, timeout=30))
+    return RestPointers(RestClient(net[1], {}, timeout=30), pauses=NO_PAUSES)
 
 
 def filled(lake: Lake, name: str = "t") -> TableName:
@@ -206,10 +202,11 @@ def test_a_commit_that_is_refused_for_no_reason_is_tried_again(
 
 
 def test_a_commit_that_is_refused_for_no_reason_all_the_time_fails_after_some_pauses(
-    lake: Lake, far: Between, pointers: RestPointers, tables: list[TableName], monkeypatch: pytest.MonkeyPatch
+    lake: Lake, net: tuple[Between, str], tables: list[TableName], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []
-    monkeypatch.setattr("sparkport.lakehouse.catalogs.rest_commit._PAUSES", (1.0, 2.0, 4.0))
+    far, uri = net
+    pointers = RestPointers(RestClient(uri, {}, timeout=30), pauses=(1.0, 2.0, 4.0))
     monkeypatch.setattr("sparkport.lakehouse.catalogs.rest_commit.time.sleep", waited.append)
     changes = publications(lake, tables)
     before = [log(lake, table) for table in tables]
@@ -279,7 +276,9 @@ class Servers:
             ledger = Ledger(self.database, "lake", clock=lambda: self.now, resolve=self._settle)
             self.ledgers.append(ledger)
             statements = StatementRecords(self.database, "lake")
-            self.pointers.append(RestPointers(RestClient(uri, {}), ledger=ledger, statements=statements))
+            self.pointers.append(
+                RestPointers(RestClient(uri, {}), ledger=ledger, statements=statements, pauses=NO_PAUSES)
+            )
 
     def _settle(self, transaction_id: str, tables: Sequence[TableName]) -> bool:
         return self.pointers[1].settle(transaction_id, tables)

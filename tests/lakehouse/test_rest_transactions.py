@@ -55,7 +55,7 @@ class Played:
 
     def commit(self, ledger: Ledger | None = None) -> dict[TableName, str]:
         with crooked(self.reply) as uri:
-            pointers = RestPointers(RestClient(uri, {}, timeout=10), ledger=ledger)
+            pointers = RestPointers(RestClient(uri, {}, timeout=10), ledger=ledger, pauses=(0.0,))
             return pointers.commit(self.changes(), transactions=["x"])
 
 
@@ -96,10 +96,7 @@ def test_a_commit_of_several_tables_is_not_made_when_none_of_them_shows_it(
 
 
 @pytest.mark.parametrize("answer", [None, CLASH])
-def test_a_catalog_that_makes_a_part_of_a_commit_is_found_out(
-    answer: tuple[int, object] | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sparkport.lakehouse.catalogs.rest_commit._PAUSES", (0.0,))
+def test_a_catalog_that_makes_a_part_of_a_commit_is_found_out(answer: tuple[int, object] | None) -> None:
     with pytest.raises(InternalError, match=r"'a\.u' changed, 'a\.t' did not"):
         Played(answer, "u").commit()
 

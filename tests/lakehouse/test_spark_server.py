@@ -159,12 +159,12 @@ def test_a_statement_that_takes_too_long_is_interrupted_and_the_next_one_runs(
     spark: Spark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = spark.server
-    monkeypatch.setattr(server, "_settings", replace(server._settings, statement_seconds=2.0))
+    monkeypatch.setattr(server, "settings", replace(server.settings, statement_seconds=2.0))
     for _ in range(2):
         with pytest.raises(Unavailable, match="not come to an end within 2 seconds"):
             _compute(server, _LONG)
     assert server.state is SparkState.READY
-    monkeypatch.setattr(server, "_settings", replace(server._settings, statement_seconds=60.0))
+    monkeypatch.setattr(server, "settings", replace(server.settings, statement_seconds=60.0))
     with server.session(timeout=60) as one, server.session(timeout=60) as two:
         assert [value(session, "SELECT 1") for session in (one, two)] == [1, 1]
 
@@ -240,7 +240,7 @@ def test_a_spark_that_no_longer_answers_is_unavailable_and_then_comes_back(
     spark: Spark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, first = spark.server, process_id(spark.server)
-    monkeypatch.setattr(server, "_settings", replace(server._settings, silence_seconds=2.0))
+    monkeypatch.setattr(server, "settings", replace(server.settings, silence_seconds=2.0))
     with pytest.raises(Unavailable):
         _compute_while_it_stands_still(server, first)
     monkeypatch.undo()

@@ -251,12 +251,11 @@ def test_inserts_that_wait_share_snapshots_and_a_bad_one_fails_alone(
     barrier = Barrier(writers)
     finish, damaged = StagedRows.finish, list[Path]()
 
-    def damage_one(staged: StagedRows) -> Path:
-        path = finish(staged)
-        if not damaged and [1007] in pq.read_table(path).to_pydict().values():
-            damaged.append(path)
-            path.write_bytes(b"PAR1 this is no Parquet file PAR1")
-        return path
+    def damage_one(staged: StagedRows) -> None:
+        finish(staged)
+        if not damaged and [1007] in pq.read_table(staged.path).to_pydict().values():
+            damaged.append(staged.path)
+            staged.path.write_bytes(b"PAR1 this is no Parquet file PAR1")
 
     monkeypatch.setattr(StagedRows, "finish", damage_one)
 

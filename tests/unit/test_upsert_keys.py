@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,10 @@ from hypothesis import strategies as st
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.row_ids import ROW_ID, data_schema
 from sparkport.catalog.scan import ScanRequest
-from sparkport.catalog.statement import ChangeableTable
 from sparkport.errors import FailedPrecondition, InvalidArgument
 from sparkport.handlers.directory import Directory
-from sparkport.handlers.upserts import Upsert, Upserts
+from sparkport.handlers.upserts import Upserts
 from sparkport.memory import MemoryCatalog, MemoryTable
-from sparkport.upserts import keys as keys_module
-from sparkport.upserts import spool as spool_module
 from sparkport.upserts.keys import InputKeys, Matches, Scratch
 from sparkport.upserts.model import KeyedChange, KeyedRequest
 from sparkport.upserts.spool import RowSpool
@@ -86,10 +83,9 @@ def test_a_scan_is_limited_to_moments_in_the_unit_of_filters(unit: str) -> None:
     keys.close()
 
 
-def test_rows_beyond_what_is_held_go_to_disk_and_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spool_module, "_HELD_BYTES", 10_000)
+def test_rows_beyond_what_is_held_go_to_disk_and_come_back(tmp_path: Path) -> None:
     rows = pa.table({"id": range(20_000), "name": [f"n{number}" for number in range(20_000)]})
-    spool = RowSpool(rows.schema, tmp_path)
+    spool = RowSpool(rows.schema, tmp_path, most_held=10_000)
     for batch in rows.to_batches(max_chunksize=500):
         spool.append(batch)
     for _ in range(2):
@@ -99,10 +95,9 @@ def test_rows_beyond_what_is_held_go_to_disk_and_come_back(tmp_path: Path, monke
     spool.close()
 
 
-def test_keys_beyond_what_is_held_are_joined_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys_module, "_HELD_ROWS", 100)
+def test_keys_beyond_what_is_held_are_joined_too() -> None:
     field = pa.field("k", pa.int64())
-    keys = InputKeys(Scratch(), [field])
+    keys = InputKeys(Scratch(), [field], most_held=100)
     for start in range(0, 1000, 50):
         keys.append(pa.RecordBatch.from_pydict({"k": pa.array(range(start, start + 50), pa.int64())}))
     target = pa.RecordBatch.from_pydict({"k": pa.array(range(900, 1100)), ROW_ID: pa.array(range(200))})
@@ -126,18 +121,18 @@ def test_values_that_become_equal_by_a_cast_are_one_key() -> None:
 
 def test_a_declared_key_is_looked_for_again_as_often_as_others_insert_one(monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = _catalog({}, primary_key=["id"])
-    others, look = iter(range(5)), Upsert._matches
+    others, look = iter(range(5)), InputKeys.matches
 
-    def late(self: Upsert, ctx: CallContext, table: ChangeableTable) -> Matches:
+    def late(keys: InputKeys, rows: Iterator[pa.RecordBatch], row_id: str) -> Matches:
         """Another inserts one of the keys after they have been looked for."""
-        found, number = look(self, ctx, table), next(others, None)
+        found, number = look(keys, rows, row_id), next(others, None)
         if number is not None:
+            table = _table(catalog)
             row = pa.RecordBatch.from_pylist([{"id": number, "v": -1}], data_schema(table.schema))
-            assert isinstance(table, MemoryTable)
             table.insert(CallContext(), pa.RecordBatchReader.from_batches(row.schema, [row]))
         return found
 
-    monkeypatch.setattr(Upsert, "_matches", late)
+    monkeypatch.setattr(InputKeys, "matches", late)
     rows = pa.table({"id": pa.array(range(6), pa.int64()), "v": pa.array(range(6), pa.int64())})
     assert _run(catalog, KeyedChange.UPSERT, rows) == ["UPDATE"] * 5 + ["INSERT"]
     assert _contents(catalog) == {number: number for number in range(6)}
@@ -192,11 +187,16 @@ def _run(catalog: MemoryCatalog, change: KeyedChange, rows: pa.Table, upserts: U
         statement.close()
 
 
-def _contents(catalog: MemoryCatalog) -> dict[int, int]:
+def _table(catalog: MemoryCatalog) -> MemoryTable:
     schema = catalog.schema(CallContext(), "public")
     assert schema is not None
     table = schema.table(CallContext(), "t")
-    assert table is not None
+    assert isinstance(table, MemoryTable)
+    return table
+
+
+def _contents(catalog: MemoryCatalog) -> dict[int, int]:
+    table = _table(catalog)
     scanned = pa.Table.from_batches(list(table.scan(CallContext(), ScanRequest())), table.schema)
     assert len(np.unique(scanned.column("id"))) == scanned.num_rows
     return dict(zip(scanned.column("id").to_pylist(), scanned.column("v").to_pylist(), strict=True))

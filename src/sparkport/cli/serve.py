@@ -37,7 +37,7 @@ from sparkport.cli.targets import load_catalogs
 from sparkport.config import Settings
 from sparkport.memory import MemoryCatalog
 
-__all__ = ["serve"]
+__all__ = ["journal_settings", "serve"]
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ def _built_in(settings: Settings, ending: contextlib.ExitStack, actions: list[Cu
         transactions=transactions,
         on_state=_tell_state,
         maintenance=_maintenance(settings) if settings.maintenance else None,
-        journal=_journal(settings),
+        journal=journal_settings(settings),
     )
     actions += lakehouse_actions(lakehouse)
     return ending.enter_context(lakehouse).catalog
@@ -135,7 +135,7 @@ def _maintenance(settings: Settings) -> MaintenanceSettings:
     )
 
 
-def _journal(settings: Settings) -> JournalSettings:
+def journal_settings(settings: Settings) -> JournalSettings:
     return JournalSettings(
         new_tables=settings.journal,
         rows=settings.journal_rows,

@@ -83,10 +83,11 @@ def on_fault(point: str, action: Callable[[], None] | None) -> None:
         _hooks[point] = action
 
 
-def on_kill_spark(kill: Callable[[], None]) -> None:
-    """How to kill the Spark of this server."""
+def on_kill_spark(kill: Callable[[], None] | None) -> Callable[[], None] | None:
+    """How to kill the Spark of this server; what it was before."""
     global _kill_spark
-    _kill_spark = kill
+    before, _kill_spark = _kill_spark, kill
+    return before
 
 
 def fault(point: str) -> None:

@@ -99,9 +99,11 @@ class Matches:
 class InputKeys:
     """The keys of the rows of one statement, numbered as they come. One thread uses it; always ``close`` it."""
 
-    def __init__(self, scratch: Scratch, columns: Sequence[pa.Field]) -> None:
+    def __init__(self, scratch: Scratch, columns: Sequence[pa.Field], *, most_held: int = _HELD_ROWS) -> None:
+        """``most_held`` is how many rows wait in memory until they go to the database."""
         self._scratch = scratch
         self._columns = columns
+        self._most_held = most_held
         self._names = [f"k{place}" for place in range(len(columns))]
         self._held: list[pa.RecordBatch] = []
         self._held_rows = self._held_bytes = 0
@@ -117,7 +119,7 @@ class InputKeys:
         self._held.append(part)
         self._held_rows += part.num_rows
         self._held_bytes += part.nbytes
-        if self._held_rows >= _HELD_ROWS or self._held_bytes >= _HELD_BYTES:
+        if self._held_rows >= self._most_held or self._held_bytes >= _HELD_BYTES:
             self._flush()
 
     def require_distinct(self) -> None:

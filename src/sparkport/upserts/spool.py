@@ -24,10 +24,11 @@ class RowSpool:
     The file is gone with the process, whatever becomes of that. One thread uses it; ``close`` is safe to repeat.
     """
 
-    def __init__(self, schema: pa.Schema, folder: Path | None) -> None:
+    def __init__(self, schema: pa.Schema, folder: Path | None, *, most_held: int = _HELD_BYTES) -> None:
         self.schema = schema
         self.rows = self.nbytes = 0
         self._folder = folder
+        self._most_held = most_held
         self._held: list[pa.RecordBatch] = []
         self._held_rows = self._held_bytes = 0
         self._file: IO[bytes] | None = None
@@ -41,7 +42,7 @@ class RowSpool:
         self._held.append(batch)
         self._held_rows += batch.num_rows
         self._held_bytes += batch.nbytes
-        if self._held_bytes >= _HELD_BYTES:
+        if self._held_bytes >= self._most_held:
             with _disk_errors():
                 self._write()
 

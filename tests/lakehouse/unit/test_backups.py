@@ -11,9 +11,11 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 import pytest
 from tests.lakehouse.small import (
@@ -35,11 +37,11 @@ from sparkport.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from sparkport.lakehouse.backup import copying
 from sparkport.lakehouse.backup.contents import read_contents
 from sparkport.lakehouse.backup.rewriting import Rewriting
 from sparkport.lakehouse.catalogs.open_database import open_database
 from sparkport.lakehouse.catalogs.sql_pointers import SqlPointers
+from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.settings import LakehouseSettings
 
@@ -120,18 +122,21 @@ def test_files_on_one_file_system_are_linked_unless_told_otherwise(lake: Lakehou
 def test_where_linking_is_refused_files_are_copied(
     lake: LakehouseSettings, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*args: object) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(os, "link", refuse)
-    monkeypatch.setattr("sparkport.lakehouse.files._write_local", lambda path, data: _written(path, data))
+    monkeypatch.setattr(os, "link", linking_fails_with(PermissionError(1, "Operation not permitted")))
     backed_up(lake, place)
     assert checked(to_new(place, tmp_path / "new"), deep=True).tables == 2
 
 
-def _written(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
+def linking_fails_with(error: OSError) -> Callable[[Path, Path], None]:
+    """Of files into another folder; one that is written aside gets its name by a link, too."""
+    link = os.link
+
+    def fail(source: Path, target: Path) -> None:
+        if Path(source).parent != Path(target).parent:
+            raise error
+        link(source, target)
+
+    return fail
 
 
 def test_keep_removes_old_backups_and_what_only_they_have(lake: LakehouseSettings, place: Path, tmp_path: Path) -> None:
@@ -306,17 +311,14 @@ def test_a_full_disk_ends_the_backup_with_its_reason(
     full = Path("/dev/full")
     if not full.exists():
         pytest.skip("there is no /dev/full")
-    whole = copying.copy
+    create = FileSystem.create
 
-    def no_room(fs: object, source: str, target: str, **how: object) -> object:
-        with full.open("wb", buffering=0) as file, open(source, "rb") as data:
-            from sparkport.lakehouse.files import _translated
+    @contextmanager
+    def no_room(files: FileSystem, path: str) -> Iterator[IO[bytes]]:
+        with create(files, path), full.open("wb", buffering=0) as file:
+            yield file
 
-            with _translated(target):
-                file.write(data.read())
-        return whole(fs, source, target)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("sparkport.lakehouse.backup.backup.copy", no_room)
+    monkeypatch.setattr(FileSystem, "create", no_room)
     with pytest.raises(ResourceExhausted, match="full"):
         backed_up(lake, place, link=False)
     monkeypatch.undo()
@@ -516,10 +518,6 @@ def test_a_place_that_cannot_be_written_to_is_told(lake: LakehouseSettings, tmp_
 def test_no_room_for_a_name_is_a_full_disk(
     lake: LakehouseSettings, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_room(*args: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "link", no_room)
-    monkeypatch.setattr("sparkport.lakehouse.files._write_local", lambda path, data: _written(path, data))
+    monkeypatch.setattr(os, "link", linking_fails_with(OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(ResourceExhausted, match="the disk is full"):
         backed_up(lake, place)

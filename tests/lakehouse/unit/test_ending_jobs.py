@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sparkport.errors import Unavailable
-from sparkport.lakehouse.spark.connect import _Operations, end_leftovers
+from sparkport.lakehouse.spark.connect import Operations, end_leftovers
 from sparkport.lakehouse.spark.sessions import Sessions, Work
 
 pytestmark = pytest.mark.tier("fast")
@@ -38,7 +38,7 @@ class _Session:
         self.fails = 0
         self.stopped = threading.Event()
         self.client = _Client()
-        self.operations = _Operations(self.client)
+        self.operations = Operations(self.client)
         self.statements: list[tuple[str, str]] = []
         self.conf: dict[str, str] = {}
 

@@ -15,7 +15,7 @@ from sparkport.app import Server, lakehouse_actions
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.journal import Sees
 from sparkport.cli.main import main
-from sparkport.cli.serve import _journal
+from sparkport.cli.serve import journal_settings
 from sparkport.client import Client, connect
 from sparkport.config import Settings
 from sparkport.errors import InvalidArgument, NotFound, PermissionDenied, Unavailable
@@ -120,17 +120,17 @@ def command(server: Server, *arguments: str, who: str = "admin") -> int:
 
 
 def test_the_defaults_are_written_down_twice_and_are_the_same() -> None:
-    assert _journal(Settings()) == JournalSettings()
+    assert journal_settings(Settings()) == JournalSettings()
 
 
 def test_every_setting_arrives() -> None:
     settings = Settings(journal=True, journal_rows=5, journal_bytes=2048, journal_seconds=0.5, journal_limit=4096)
-    assert _journal(settings) == JournalSettings(new_tables=True, rows=5, bytes=2048, seconds=0.5, limit=4096)
+    assert journal_settings(settings) == JournalSettings(new_tables=True, rows=5, bytes=2048, seconds=0.5, limit=4096)
 
 
 def test_a_limit_below_one_change_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="journal_limit is below journal_bytes"):
-        _journal(Settings(journal_limit=2**20))
+        journal_settings(Settings(journal_limit=2**20))
 
 
 # Switching

@@ -50,7 +50,7 @@ class FakeSpark:
         self._pointers = lakehouse.engine.storage.pointers
         monkeypatch.setattr(lakehouse.engine.committer, "commit", self._commit)
         monkeypatch.setattr(JournalFlush, "_new_ids", lambda self, part, made, count: np.arange(count))
-        monkeypatch.setattr(lakehouse.engine.storage.spark._server, "wait_ready", self._wait_ready)
+        monkeypatch.setattr(lakehouse.spark, "wait_ready", self._wait_ready)
 
     def _wait_ready(self, timeout: float | None = None) -> None:
         if self.gone is not None:

@@ -54,7 +54,7 @@ class World:
         self.files = FileSystem()
         self.database = database
         self.staging = staging
-        self.pointers = SqlPointers(database, "lake", self.files, server="me")
+        self.pointers = SqlPointers(database, "lake", self.files, server="me", settle_seconds=0.05)
         self.folder = folder / "t"
         self.rows = 1
         self.tries = 0
@@ -141,7 +141,6 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(shadow_applier, "sync_snapshot", lambda *_: None)
-    monkeypatch.setattr("sparkport.lakehouse.catalogs.sql_pointers._SETTLE_SECONDS", 0.05)
     staging = Staging(str(tmp_path / "staging"), makes_data_files=False)
     with closing(SqliteDatabase(tmp_path / "catalog.db")) as database, closing(staging):
         made = World(tmp_path, database, staging)

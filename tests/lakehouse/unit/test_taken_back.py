@@ -55,7 +55,7 @@ def files() -> FileSystem:
 @pytest.fixture
 def pointers(tmp_path: Path, files: FileSystem) -> Iterator[SqlPointers]:
     database = SqliteDatabase(tmp_path / "catalog.db")
-    yield SqlPointers(database, "lake", files)
+    yield SqlPointers(database, "lake", files, settle_seconds=0.1)
     database.close()
     for point in ("pointer.before", "pointer.after", "settle.before"):
         on_fault(point, None)
@@ -139,10 +139,9 @@ def test_what_others_did_is_not_taken_back_and_main_is_always_on_a_snapshot(
 
 @pytest.mark.parametrize("point", ["pointer.before", "pointer.after"])
 def test_while_the_catalog_is_silent_it_is_not_known_and_settled_it_was_not_made(
-    pointers: SqlPointers, files: FileSystem, tmp_path: Path, point: str, monkeypatch: pytest.MonkeyPatch
+    pointers: SqlPointers, files: FileSystem, tmp_path: Path, point: str
 ) -> None:
     """That the rows were taken back does not mean that the statement was committed."""
-    monkeypatch.setattr("sparkport.lakehouse.catalogs.sql_pointers._SETTLE_SECONDS", 0.1)
     put(pointers, files, tmp_path, None, OURS)
     on_fault(point, no_answer)
     on_fault("settle.before", no_answer)
@@ -155,10 +154,9 @@ def test_while_the_catalog_is_silent_it_is_not_known_and_settled_it_was_not_made
 
 
 def test_that_a_property_was_set_says_nothing_of_the_statement(
-    pointers: SqlPointers, files: FileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pointers: SqlPointers, files: FileSystem, tmp_path: Path
 ) -> None:
     """Else the status of its transaction would say committed, and no row is there."""
-    monkeypatch.setattr("sparkport.lakehouse.catalogs.sql_pointers._SETTLE_SECONDS", 0.1)
     found = put(pointers, files, tmp_path, None)
     on_fault("pointer.after", no_answer)
     on_fault("settle.before", no_answer)

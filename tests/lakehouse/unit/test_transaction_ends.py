@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -17,7 +19,6 @@ from tests.support.lakehouse import Lake
 
 from sparkport.catalog import CallContext, ScanRequest
 from sparkport.catalog.context import entered
-from sparkport.catalog.repeats import Recent
 from sparkport.catalog.statement import Change, StatementRequest
 from sparkport.catalog.transaction import Isolation, TransactionState
 from sparkport.errors import ResourceExhausted, SparkportError, TransactionNotActive, Unavailable
@@ -27,7 +28,7 @@ from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.spark.server import SparkServer
 from sparkport.lakehouse.write.committer import Committer
-from sparkport.transactions.manager import InDoubt, Transaction
+from sparkport.transactions.manager import InDoubt, Transaction, TransactionSettings
 
 pytestmark = pytest.mark.tier("fast")
 
@@ -35,12 +36,20 @@ ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "name": ["a", "b"]})
 INSERT = StatementRequest(change=Change.INSERT, columns=ROWS.schema)
 
 
+@contextmanager
+def opened(folder: Path, clock: Callable[[], float] = time.time) -> Iterator[Lake]:
+    settings = LakehouseSettings(warehouse=str(folder), sessions=2)
+    lakehouse = Lakehouse(settings, spark=SparkServer(settings), clock=clock)
+    try:
+        yield Lake(lakehouse)
+    finally:
+        lakehouse.stop()
+
+
 @pytest.fixture
 def lake(tmp_path: Path) -> Iterator[Lake]:
-    settings = LakehouseSettings(warehouse=str(tmp_path), sessions=2)
-    opened = Lakehouse(settings, spark=SparkServer(settings))
-    yield Lake(opened)
-    opened.stop()
+    with opened(tmp_path) as lake:
+        yield lake
 
 
 def begin(lake: Lake, isolation: Isolation = Isolation.SNAPSHOT, *, auto_commit: bool = False) -> CallContext:
@@ -152,15 +161,16 @@ def test_statistics_say_nothing_under_serializable(lake: Lake) -> None:
 
 
 def test_an_end_that_could_not_be_noted_is_noted_when_it_is_asked_for(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = lake.opened.engine
-    ctx = begin(lake)
-    with monkeypatch.context() as broken:
-        broken.setattr(engine, "abort", lambda transaction: TransactionState.ABORTED)
-        engine.transactions.rollback(ctx.transaction_id or "")
-    engine.transactions._remembered = Recent(1)
-    assert engine.transactions.status(ctx.transaction_id or "") is TransactionState.ABORTED
+    now = [1_000.0]
+    with opened(tmp_path, clock=lambda: now[0]) as lake:
+        engine, ctx = lake.opened.engine, begin(lake)
+        with monkeypatch.context() as broken:
+            broken.setattr(engine, "abort", lambda transaction: TransactionState.ABORTED)
+            engine.transactions.rollback(ctx.transaction_id or "")
+        now[0] += TransactionSettings().remember_seconds  # and it is forgotten
+        assert engine.transactions.status(ctx.transaction_id or "") is TransactionState.ABORTED
 
 
 def test_one_that_waits_for_two_tables_is_not_passed_over_by_later_ones() -> None:

@@ -29,7 +29,7 @@ from sparkport.lakehouse.catalogs.ledger import Ledger
 from sparkport.lakehouse.catalogs.looked_up import LookedUp
 from sparkport.lakehouse.catalogs.pointers import Cut, Edit, Moved, OutcomeUnknown, Pointers
 from sparkport.lakehouse.catalogs.rest_client import RequestRefused, RestClient
-from sparkport.lakehouse.catalogs.rest_commit import CommitRequest, RestCommits, table_path
+from sparkport.lakehouse.catalogs.rest_commit import PAUSES, CommitRequest, RestCommits, table_path
 from sparkport.lakehouse.catalogs.rest_names import change_names, is_name, listed_names, unexpected
 from sparkport.lakehouse.catalogs.rest_notes import notes_in, statement_count, transaction_key
 from sparkport.lakehouse.catalogs.rest_updates import identifier, same_rows
@@ -58,15 +58,17 @@ class RestPointers(Pointers):
         files: FileSystem | None = None,
         ledger: Ledger | None = None,
         statements: StatementRecords | None = None,
+        *,
+        pauses: Sequence[float] = PAUSES,
     ) -> None:
         """``files`` reads the metadata of tables that must not have changed.
 
         ``ledger`` gets the transactions in a commit, ``statements`` has the statements; without them only the
-        tables note both.
+        tables note both. ``pauses`` are the seconds between tries at what the catalog does not let change.
         """
         self._client = client
         self.views = RestViewRecords(client)
-        self._commits = RestCommits(client)
+        self._commits = RestCommits(client, pauses)
         self._files = files or FileSystem()
         self._ledger = ledger
         self._statements = statements

@@ -30,14 +30,14 @@ from sparkport.lakehouse.catalogs.rest_notes import fence_updates, fences, trans
 from sparkport.lakehouse.catalogs.rest_updates import Json, change_request, identifier, is_visible, meets, publishes
 from sparkport.lakehouse.names import TableName
 
-__all__ = ["CommitRequest", "RestCommits", "table_path"]
+__all__ = ["CommitRequest", "PAUSES", "RestCommits", "table_path"]
 
 logger = logging.getLogger(__name__)
 
 _COMMIT_MANY = "POST /v1/{prefix}/transactions/commit"
 _NOT_TOGETHER = "this catalog cannot commit several tables at once"
 
-_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 """Seconds between tries at a table that the catalog, busy with others, does not let change."""
 
 
@@ -105,8 +105,9 @@ class CommitRequest:
 class RestCommits:
     """Called from several threads at once."""
 
-    def __init__(self, client: RestClient) -> None:
+    def __init__(self, client: RestClient, pauses: Sequence[float] = PAUSES) -> None:
         self._client = client
+        self._pauses = pauses
 
     def load(self, table: TableName, *, full: bool = False) -> Answer | None:
         """What the catalog says of a table, with all snapshots if ``full``; None for one that it does not have."""
@@ -124,7 +125,7 @@ class RestCommits:
         """
         if not commit.requests:
             return {}
-        for pause in (*_PAUSES, None):
+        for pause in (*self._pauses, None):
             try:
                 answer = self._send(list(commit.requests.values()))
             except RequestRefused as exc:
@@ -166,7 +167,7 @@ class RestCommits:
         itself. A name that is gone, or another table's by now, stops them too. Raises Unavailable where the catalog
         does not show that it is done.
         """
-        for pause in (0.0, *_PAUSES):
+        for pause in (0.0, *self._pauses):
             time.sleep(pause)
             answer = self._look([table])[table]
             if answer is None or table_uuid not in (None, answer["metadata"]["table-uuid"]):
@@ -259,7 +260,7 @@ class RestCommits:
 
     def _shown(self, commit: CommitRequest) -> dict[TableName, str] | None:
         """Where the tables are if they show a commit. A catalog may be slow to show all of several tables."""
-        for pause in _PAUSES:
+        for pause in self._pauses:
             try:
                 return commit.locations_if_made(self._look(change.table for change in commit.changes))
             except InternalError:

@@ -46,8 +46,7 @@ _EXISTS = "exists"
 _NOT_MADE = -1
 """What is noted instead of a number of rows for a commit that can no longer be made."""
 
-_SETTLE_SECONDS = 3.0
-"""How long a commit that was not answered is looked for at once: a database that was restarted is back soon."""
+_SETTLE_SECONDS = 3.0  # a database that was restarted is back soon
 
 
 class SqlPointers(Pointers):
@@ -59,13 +58,16 @@ class SqlPointers(Pointers):
         ledger: Ledger | None = None,
         *,
         server: str | None = None,
+        settle_seconds: float = _SETTLE_SECONDS,
     ) -> None:
         """``ledger`` MUST be in the same database: transactions are committed together with the tables.
 
         With the name of a ``server``, which none had before, nothing is changed any more once that one was fenced off.
+        ``settle_seconds`` is how long a commit that was not answered is looked for at once.
         """
         self._files = files or FileSystem()
         self._server = server
+        self._settle_seconds = settle_seconds
         self._database = database
         self._catalog = catalog
         self._ledger = ledger
@@ -306,7 +308,7 @@ class SqlPointers(Pointers):
 
     def _was_made(self, attempt: str, unanswered: Unavailable) -> bool:
         """Whether a commit was made whose answer did not come."""
-        end = time.monotonic() + _SETTLE_SECONDS
+        end = time.monotonic() + self._settle_seconds
         while True:
             try:
                 return self._settle(attempt)
@@ -316,7 +318,7 @@ class SqlPointers(Pointers):
                         "the catalog's database gave no answer to a commit, and does not say what became of it",
                         lambda: self._settle(attempt),
                     ) from unanswered
-                time.sleep(_SETTLE_SECONDS / 10)
+                time.sleep(self._settle_seconds / 10)
 
     def _settle(self, attempt: str) -> bool:
         """The row that a commit writes is written here: either it is there already, or it cannot be written any more.

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["close_session", "end_leftovers", "open_session"]
+__all__ = ["Operations", "close_session", "end_leftovers", "open_session"]
 
 _IDS_KEPT = 4
 _importing = threading.Lock()
@@ -52,11 +52,11 @@ def open_session(url: str, *, is_child: bool, same_as: Any = None) -> Any:
     # called again at all; a server elsewhere may just be out of reach for a moment.
     elsewhere = [DefaultPolicy(max_retries=6, max_backoff=2_000)]
     session.client.set_retry_policies([] if is_child else elsewhere)
-    session.operations = _Operations(session.client, () if same_as is None else same_as.operations.last)
+    session.operations = Operations(session.client, () if same_as is None else same_as.operations.last)
     return session
 
 
-class _Operations:
+class Operations:
     """The ids of what a session has asked of Spark lately: without this pyspark draws them and tells nobody."""
 
     def __init__(self, client: Any, last: Iterable[str] = ()) -> None:

@@ -68,7 +68,7 @@ class SparkServer:
         for_queries: bool = False,
     ) -> None:
         """``for_queries``: it does nothing else, so it is ended where a query goes on that was cancelled."""
-        self._settings = settings
+        self.settings = settings
         self._on_state = on_state
         self.warm_up = warm_up
         self._for_queries = for_queries
@@ -139,7 +139,7 @@ class SparkServer:
 
     def sessions(self, conf: Mapping[str, str], size: int | None = None) -> Sessions:
         """A pool of sessions that all have these settings: several catalogs can share one Spark."""
-        pool = Sessions(self, conf, size or self._settings.sessions, limit=lambda: self._settings.statement_seconds)
+        pool = Sessions(self, conf, size or self.settings.sessions, limit=lambda: self.settings.statement_seconds)
         self._pools.add(pool)
         return pool
 
@@ -205,7 +205,7 @@ class SparkServer:
         while not self._stopping.is_set():
             self._generation += 1
             self._set(SparkState.READY)
-            if not watch(self.open_session, lambda: self._settings.silence_seconds, ended=self._stopping):
+            if not watch(self.open_session, lambda: self.settings.silence_seconds, ended=self._stopping):
                 return
             self._failure = ": it does not answer"
             self._set(SparkState.FAILED)
@@ -219,8 +219,8 @@ class SparkServer:
         if self._state is not SparkState.FAILED:  # and it stays failed until it is ready
             self._set(SparkState.STARTING if resolved else SparkState.RESOLVING)
         hidden = contextlib.ExitStack()
-        jars = self._jars.arguments(guard_jar(self._settings.jars))
-        start = spark_command(self._settings, port, token=token, jars=jars, for_queries=self._for_queries)
+        jars = self._jars.arguments(guard_jar(self.settings.jars))
+        start = spark_command(self.settings, port, token=token, jars=jars, for_queries=self._for_queries)
         command, environment = hidden.enter_context(start)
         process = subprocess.Popen(
             command,
@@ -231,7 +231,7 @@ class SparkServer:
             errors="replace",
             env=environment,
             start_new_session=True,
-            umask=self._settings.file_mode.umask,
+            umask=self.settings.file_mode.umask,
         )
         self._process = process
         limit = threading.Timer(_START_SECONDS if resolved else _DOWNLOAD_SECONDS, self._give_up, [process])
@@ -272,11 +272,11 @@ class SparkServer:
         """Kill a Spark that runs and answers nobody: this wakes all who wait for it and brings the next one."""
 
         def work() -> None:
-            if watch(self.open_session, lambda: self._settings.silence_seconds, ended=ended):
+            if watch(self.open_session, lambda: self.settings.silence_seconds, ended=ended):
                 self._kill()
 
         threading.Thread(target=work, name="sparkport-heartbeat", daemon=True).start()
-        if self._settings.spark_is_local:  # tasks elsewhere would keep machines for nothing
+        if self.settings.spark_is_local:  # tasks elsewhere would keep machines for nothing
             ask = partial(self.tasks.watch, self.open_session, ended=ended)
             threading.Thread(target=ask, name="sparkport-heartbeat-tasks", daemon=True).start()
 

@@ -62,12 +62,15 @@ class LakehouseFigures:
         journal: JournalControl,
         *,
         lists_tables: bool,
+        most_tables: int = _MOST_TABLES,
     ) -> None:
         self._engine = engine
         self._spark = spark
         self._maintenance = maintenance
         self._journal = journal
         self._lists_tables = lists_tables
+        self.most_tables = most_tables
+        """Of so many something is told: labels must not become very many."""
         self._known: dict[tuple[TableName, str, bool], _TableNumbers] = {}
         self._seen: list[Figure] = []
         self._failure = ""
@@ -148,7 +151,7 @@ class LakehouseFigures:
         yield Figure("journal_lag_seconds", "For how long the oldest entry of the journal has waited", lag)
         apart = [part for part in waiting if part.failure is not None or part.waits_for]
         yield Figure("journal_tables_set_apart", "Tables that cannot be published, or are tied to one", len(apart))
-        for part in apart[:_MOST_TABLES]:
+        for part in apart[: self.most_tables]:
             reason = part.failure or f"waits for {', '.join(map(str, part.waits_for))}"
             labels = {"table": str(part.table), "reason": " ".join(reason.split())[:_REASON_CHARACTERS]}
             yield Figure("journal_table_set_apart", "1 for a table that cannot be published, with why", 1, labels)
@@ -174,7 +177,7 @@ class LakehouseFigures:
         if self._lists_tables:
             listed = pointers.cut().tables
             names = dict.fromkeys([*(t for t in written if t in listed), *sorted(listed)])
-            return {table: listed[table] for table in list(names)[:_MOST_TABLES]}
+            return {table: listed[table] for table in list(names)[: self.most_tables]}
         found = {table: pointers.location(table) for table in written[-_MOST_ASKED:]}
         return {table: place for table, place in found.items() if place is not None}
 

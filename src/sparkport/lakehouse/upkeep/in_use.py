@@ -30,7 +30,9 @@ _BRANCH = re.compile(rf"{BRANCH}([0-9a-f]{{32}})_\w+")
 class InUse:
     """Called from several threads at once."""
 
-    def __init__(self, engine: LakeEngine, reader: Reader) -> None:
+    def __init__(self, engine: LakeEngine, reader: Reader, *, looked_into: int = _PINS_LOOKED_INTO) -> None:
+        self.looked_into = looked_into
+        """Of so many pins of a table it is found out which snapshot each needs."""
         self._storage = engine.storage
         self._transactions = engine.transactions
         self._versions = engine.versions
@@ -85,7 +87,7 @@ class InUse:
         needed |= self._applier.needed_in(metadata)
         pinned = self.metadata_files(table)
         pinned.pop(metadata.metadata_location, None)
-        if len(pinned) > _PINS_LOOKED_INTO:
+        if len(pinned) > self.looked_into:
             # So many that it is cheaper to keep all that was the table since the first of them began.
             return needed | self._newest_since(metadata, min(pinned.values()) - CLOCK_SLACK)
         for location in pinned:
