@@ -3,15 +3,15 @@ another table in its place, after we had looked: what we were asked for is there
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 
 import pytest
 from tests.lakehouse.handles import NOBODY, Handle, create
-from tests.lakehouse.transacting import FIVE, Tx, at_point, by_key, names, people
+from tests.lakehouse.single_changes import CHANGES, START, SingleChange, insert_two, update_one
+from tests.lakehouse.transacting import FIVE, Tx, at_point, by_key
 from tests.support.lakehouse import Lake, lakehouse
 
-from sparkport.catalog import CallContext
 from sparkport.catalog.transaction import TransactionState
 from sparkport.errors import Conflict, NotFound, Unavailable
 from sparkport.lakehouse.tables import engine
@@ -21,7 +21,6 @@ pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]
 
 _numbers = count()
 
-START = {number: f"n{number}" for number in range(5)}
 UNSET = "ALTER TABLE {t} UNSET TBLPROPERTIES ('write.wap.enabled')"
 APPEND = "INSERT INTO {t} VALUES (50, 'foreign')"
 
@@ -40,30 +39,6 @@ def table(lake: Lake) -> Handle:
     return create(lake, f"open{next(_numbers)}", FIVE)
 
 
-def _insert(table: Handle, ctx: CallContext) -> int:
-    return table.insert(people((10, "ten"), (11, "eleven")), ctx).affected_rows
-
-
-def _update(table: Handle, ctx: CallContext) -> int:
-    return table.update([table.ids()[0]], names("changed"), ctx).affected_rows
-
-
-def _delete(table: Handle, ctx: CallContext) -> int:
-    return table.delete([table.ids()[0]], ctx).affected_rows
-
-
-CHANGES: dict[str, tuple[Callable[[Handle, CallContext], int], int, dict[int, str]]] = {
-    "insert": (_insert, 2, {**START, 10: "ten", 11: "eleven"}),
-    "update": (_update, 1, {**START, 0: "changed"}),
-    "delete": (_delete, 1, {key: name for key, name in START.items() if key}),
-}
-
-
-@pytest.fixture(params=list(CHANGES))
-def change(request: pytest.FixtureRequest) -> tuple[Callable[[Handle, CallContext], int], int, dict[int, str]]:
-    return CHANGES[request.param]
-
-
 def properties(table: Handle) -> dict[str, str]:
     return dict(table.current.metadata.properties)
 
@@ -74,7 +49,7 @@ def properties(table: Handle) -> dict[str, str]:
 @pytest.mark.parametrize("others", [(UNSET,), (APPEND, UNSET)], ids=["unset", "append and unset"])
 def test_a_statement_is_there_once_though_the_property_went_away(
     table: Handle,
-    change: tuple[Callable[[Handle, CallContext], int], int, dict[int, str]],
+    change: SingleChange,
     others: tuple[str, ...],
 ) -> None:
     do, rows, expected = change
@@ -92,13 +67,13 @@ def test_a_statement_that_spark_does_not_answer_is_there_once(table: Handle) -> 
         raise Unavailable("Spark gives no answer")
 
     with at_point("apply.before", lambda: table.sql(UNSET)), at_point("apply.after", lost):
-        assert _insert(table, NOBODY) == 2
+        assert insert_two(table, NOBODY) == 2
     assert by_key(table.agreed()) == CHANGES["insert"][2]
 
 
 def test_a_statement_that_others_have_built_upon_is_there_once(table: Handle) -> None:
     with at_point("apply.before", lambda: table.sql(UNSET)), at_point("apply.after", lambda: table.sql(APPEND)):
-        assert _insert(table, NOBODY) == 2
+        assert insert_two(table, NOBODY) == 2
     assert by_key(table.agreed()) == {**CHANGES["insert"][2], 50: "foreign"}
 
 
@@ -107,8 +82,8 @@ def test_a_transaction_is_there_once_though_the_property_went_away(lake: Lake, t
     handles = [create(lake, f"open{next(_numbers)}", FIVE) for _ in range(tables)]
     tx = Tx(lake)
     for handle in handles:
-        _insert(handle, tx.ctx)
-        _update(handle, tx.ctx)
+        insert_two(handle, tx.ctx)
+        update_one(handle, tx.ctx)
     with at_point("apply.before", lambda: handles[0].sql(UNSET)):
         tx.commit()
     for handle in handles:
@@ -121,7 +96,7 @@ def test_a_transaction_that_fails_leaves_nothing_in_the_open(lake: Lake, table: 
     other = create(lake, f"open{next(_numbers)}", FIVE)
     tx = Tx(lake)
     for handle in (table, other):
-        _update(handle, tx.ctx)
+        update_one(handle, tx.ctx)
 
     def meddle() -> None:
         table.sql(UNSET)
@@ -137,7 +112,7 @@ def test_a_transaction_that_fails_leaves_nothing_in_the_open(lake: Lake, table: 
 def test_the_first_rows_of_a_table_are_taken_back_too(lake: Lake) -> None:
     table = create(lake, f"open{next(_numbers)}", FIVE.slice(0, 0))
     tx = Tx(lake)
-    _insert(table, tx.ctx)
+    insert_two(table, tx.ctx)
     with at_point("apply.before", lambda: table.sql(UNSET)):
         tx.commit()
     assert by_key(table.agreed()) == {10: "ten", 11: "eleven"}
@@ -146,9 +121,7 @@ def test_the_first_rows_of_a_table_are_taken_back_too(lake: Lake) -> None:
 # Another table is in its place
 
 
-def test_another_table_under_the_same_name_gets_no_rows(
-    table: Handle, change: tuple[Callable[[Handle, CallContext], int], int, dict[int, str]]
-) -> None:
+def test_another_table_under_the_same_name_gets_no_rows(table: Handle, change: SingleChange) -> None:
     do, _, _ = change
 
     def replace() -> None:
@@ -162,7 +135,7 @@ def test_another_table_under_the_same_name_gets_no_rows(
 
 def test_another_table_under_the_same_name_gets_no_rows_of_a_transaction(lake: Lake, table: Handle) -> None:
     tx = Tx(lake)
-    _insert(table, tx.ctx)
+    insert_two(table, tx.ctx)
 
     def replace() -> None:
         table.sql("DROP TABLE {t}", "CREATE TABLE {t} (id BIGINT, name STRING) TBLPROPERTIES ('format-version' = '3')")
@@ -182,9 +155,7 @@ def _expire(table: Handle) -> None:
     )
 
 
-def test_a_statement_whose_snapshot_others_have_expired_is_made_again(
-    table: Handle, change: tuple[Callable[[Handle, CallContext], int], int, dict[int, str]]
-) -> None:
+def test_a_statement_whose_snapshot_others_have_expired_is_made_again(table: Handle, change: SingleChange) -> None:
     do, rows, expected = change
     with at_point("apply.after", lambda: _expire(table)):
         assert do(table, NOBODY) == rows
@@ -193,7 +164,7 @@ def test_a_statement_whose_snapshot_others_have_expired_is_made_again(
 
 def test_a_transaction_whose_snapshot_others_have_expired_is_made_again(lake: Lake, table: Handle) -> None:
     tx = Tx(lake)
-    _update(table, tx.ctx)
+    update_one(table, tx.ctx)
     with at_point("apply.after", lambda: _expire(table)):
         tx.commit()
     assert by_key(table.agreed()) == CHANGES["update"][2]
@@ -214,9 +185,7 @@ def _publish(table: Handle) -> None:
     assert waiting
 
 
-def test_a_statement_that_others_publish_is_there_once(
-    table: Handle, change: tuple[Callable[[Handle, CallContext], int], int, dict[int, str]]
-) -> None:
+def test_a_statement_that_others_publish_is_there_once(table: Handle, change: SingleChange) -> None:
     do, rows, expected = change
     with at_point("apply.after", lambda: _publish(table)):
         assert do(table, NOBODY) == rows

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.lakehouse.transacting import at_point
-from tests.support.lakehouse import die
+from tests.support.lakehouse import Start, die
 
 from sparkport.catalog.context import CallContext
 from sparkport.catalog.ddl import AddColumn, AlterableTable, MutableSchema, OnConflict, TableDefinition
@@ -38,30 +38,8 @@ COLUMNS = pa.schema([("id", pa.int64())])
 NAME = TableName("public", "t")
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def settings(request: pytest.FixtureRequest, tmp_path: Path) -> LakehouseSettings:
-    uri = request.getfixturevalue("postgres_uri") if request.param == "postgresql" else None
-    return LakehouseSettings(warehouse=str(tmp_path / "warehouse"), catalog_uri=uri)
-
-
-Open = Callable[[LakehouseSettings], Lakehouse]
-
-
 @pytest.fixture
-def start() -> Iterator[Open]:
-    """Lakehouses that are all stopped at the end, the dead ones too."""
-    with ExitStack() as opened:
-
-        def one(settings: LakehouseSettings) -> Lakehouse:
-            lake = Lakehouse(settings)
-            opened.callback(lake.stop)
-            return lake
-
-        yield one
-
-
-@pytest.fixture
-def lake(settings: LakehouseSettings, start: Open) -> Lakehouse:
+def lake(settings: LakehouseSettings, start: Start) -> Lakehouse:
     return start(settings)
 
 
@@ -179,7 +157,7 @@ def test_a_table_whose_metadata_is_gone_can_be_dropped_and_replaced(lake: Lakeho
 
 
 @pytest.mark.parametrize("end", ["dropped", "replaced", "altered", "registered elsewhere"])
-def test_recovery_leaves_all_that_was_ever_published(settings: LakehouseSettings, start: Open, end: str) -> None:
+def test_recovery_leaves_all_that_was_ever_published(settings: LakehouseSettings, start: Start, end: str) -> None:
     first = start(settings)
     create(first)
     add_column(first)
@@ -204,7 +182,7 @@ def test_recovery_leaves_all_that_was_ever_published(settings: LakehouseSettings
     assert not first.engine.storage.staging.folder.exists()
 
 
-def test_recovery_removes_what_was_never_published(settings: LakehouseSettings, start: Open) -> None:
+def test_recovery_removes_what_was_never_published(settings: LakehouseSettings, start: Start) -> None:
     first = start(settings)
     create(first)
     known = pointer(first)
@@ -227,7 +205,7 @@ def test_recovery_removes_what_was_never_published(settings: LakehouseSettings, 
 
 
 def test_recovery_waits_for_a_commit_that_the_database_still_holds(
-    postgres_uri: str, tmp_path: Path, start: Open
+    postgres_uri: str, tmp_path: Path, start: Start
 ) -> None:
     settings = LakehouseSettings(warehouse=str(tmp_path / "warehouse"), catalog_uri=postgres_uri)
     first = start(settings)
@@ -254,7 +232,7 @@ def test_recovery_waits_for_a_commit_that_the_database_still_holds(
     assert not first.engine.storage.staging.folder.exists()
 
 
-def test_a_server_that_was_taken_for_dead_changes_nothing_any_more(settings: LakehouseSettings, start: Open) -> None:
+def test_a_server_that_was_taken_for_dead_changes_nothing_any_more(settings: LakehouseSettings, start: Start) -> None:
     first = start(settings)
     create(first)
     die(first.engine.storage.staging)
@@ -279,7 +257,7 @@ def _impatient() -> Iterator[None]:
 
 
 def test_a_server_listens_while_what_a_dead_one_left_takes_long_to_be_listed(
-    settings: LakehouseSettings, start: Open, monkeypatch: pytest.MonkeyPatch
+    settings: LakehouseSettings, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dead = start(settings)
     create(dead)

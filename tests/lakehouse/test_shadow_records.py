@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.lakehouse.fixtures import materialise
-from tests.support.lakehouse import die
+from tests.support.lakehouse import Start, die
 
 from sparkport.errors import InvalidArgument, NotFound, Unavailable
 from sparkport.lakehouse.backup.held import hold
@@ -36,28 +34,6 @@ pytest_plugins = ["tests.support.services"]
 
 NAME = TableName("public", "t")
 SHADOW = "0" * 32
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def settings(request: pytest.FixtureRequest, tmp_path: Path) -> LakehouseSettings:
-    uri = request.getfixturevalue("postgres_uri") if request.param == "postgresql" else None
-    return LakehouseSettings(warehouse=str(tmp_path / "warehouse"), catalog_uri=uri)
-
-
-Open = Callable[[LakehouseSettings], Lakehouse]
-
-
-@pytest.fixture
-def start() -> Iterator[Open]:
-    """Lakehouses that are all stopped at the end, the dead ones too."""
-    with ExitStack() as opened:
-
-        def one(settings: LakehouseSettings) -> Lakehouse:
-            lake = Lakehouse(settings)
-            opened.callback(lake.stop)
-            return lake
-
-        yield one
 
 
 @dataclass
@@ -155,7 +131,7 @@ def write(files: FileSystem, metadata: dict[str, Any], folder: str, name: str) -
 # The copy
 
 
-def test_a_shadow_begins_with_the_newest_snapshot_and_nothing_else(settings: LakehouseSettings, start: Open) -> None:
+def test_a_shadow_begins_with_the_newest_snapshot_and_nothing_else(settings: LakehouseSettings, start: Start) -> None:
     found = staged(start(settings))
     seed, base = load(FileSystem(), found.seed), found.base
     assert is_shadow(seed)
@@ -184,7 +160,7 @@ def test_a_table_without_rows_has_a_shadow_without_snapshots(tmp_path: Path) -> 
 # Publishing
 
 
-def test_what_is_published_is_the_snapshot_and_the_row_is_gone(settings: LakehouseSettings, start: Open) -> None:
+def test_what_is_published_is_the_snapshot_and_the_row_is_gone(settings: LakehouseSettings, start: Start) -> None:
     found = staged(start(settings))
     found.add()
     found.advance()
@@ -199,7 +175,7 @@ def test_what_is_published_is_the_snapshot_and_the_row_is_gone(settings: Lakehou
     assert found.records.remove(SHADOW) is None
 
 
-def test_a_shadow_that_was_removed_is_not_published(settings: LakehouseSettings, start: Open) -> None:
+def test_a_shadow_that_was_removed_is_not_published(settings: LakehouseSettings, start: Start) -> None:
     found = staged(start(settings))
     found.add()
     found.advance()
@@ -211,7 +187,7 @@ def test_a_shadow_that_was_removed_is_not_published(settings: LakehouseSettings,
     assert found.files == before
 
 
-def test_a_server_that_was_taken_for_dead_makes_no_shadow(settings: LakehouseSettings, start: Open) -> None:
+def test_a_server_that_was_taken_for_dead_makes_no_shadow(settings: LakehouseSettings, start: Start) -> None:
     found = staged(start(settings))
     die(found.lake.engine.storage.staging)
     start(settings)
@@ -226,7 +202,7 @@ def test_a_server_that_was_taken_for_dead_makes_no_shadow(settings: LakehouseSet
 @pytest.mark.parametrize("table", ["there", "dropped", "renamed"])
 @pytest.mark.parametrize("step", ["noted", "added", "advanced", "published"])
 def test_the_next_server_removes_what_was_not_published(
-    settings: LakehouseSettings, start: Open, step: str, table: str, how: str
+    settings: LakehouseSettings, start: Start, step: str, table: str, how: str
 ) -> None:
     found = staged(start(settings))
     own = found.files - {found.seed, found.made.metadata_location} - found.new
@@ -265,7 +241,7 @@ def pointers_of(lake: Lakehouse) -> list[str]:
     return list(lake.engine.storage.pointers.cut().tables.values())
 
 
-def test_shadows_of_servers_that_live_stay(settings: LakehouseSettings, start: Open) -> None:
+def test_shadows_of_servers_that_live_stay(settings: LakehouseSettings, start: Start) -> None:
     found = staged(start(settings))
     found.add()
     found.advance()
@@ -280,7 +256,7 @@ def test_shadows_of_servers_that_live_stay(settings: LakehouseSettings, start: O
 @pytest.mark.parametrize("hours", [0, 2])
 @pytest.mark.parametrize("silent", [False, True])
 def test_old_shadows_of_servers_that_have_fallen_silent_go(
-    settings: LakehouseSettings, start: Open, monkeypatch: pytest.MonkeyPatch, silent: bool, hours: int
+    settings: LakehouseSettings, start: Start, monkeypatch: pytest.MonkeyPatch, silent: bool, hours: int
 ) -> None:
     """Nobody has the staging folder that says that the server is dead."""
     found = staged(start(settings))
@@ -303,7 +279,7 @@ def test_old_shadows_of_servers_that_have_fallen_silent_go(
         found.publish()
 
 
-def test_nothing_is_removed_by_a_row_that_leads_to_no_shadow(settings: LakehouseSettings, start: Open) -> None:
+def test_nothing_is_removed_by_a_row_that_leads_to_no_shadow(settings: LakehouseSettings, start: Start) -> None:
     """Whoever has put it there."""
     lake = start(settings)
     found = staged(lake)
@@ -341,7 +317,7 @@ def test_files_outside_of_the_table_stay(tmp_path: Path) -> None:
 # A shadow is no table
 
 
-def test_a_shadow_is_not_listed(settings: LakehouseSettings, start: Open) -> None:
+def test_a_shadow_is_not_listed(settings: LakehouseSettings, start: Start) -> None:
     found = staged(start(settings))
     found.add()
     pointers = found.lake.engine.storage.pointers
@@ -357,7 +333,7 @@ def _given(settings: LakehouseSettings) -> dict[str, Any]:
     return {"warehouse": settings.warehouse, "catalog_uri": settings.catalog_uri}
 
 
-def test_the_folder_of_a_dropped_table_stays_while_a_shadow_is_there(settings: LakehouseSettings, start: Open) -> None:
+def test_the_folder_of_a_dropped_table_stays_while_a_shadow_is_there(settings: LakehouseSettings, start: Start) -> None:
     lake = start(settings)
     pointers = lake.engine.storage.pointers
     found = staged(lake)
@@ -403,7 +379,7 @@ def test_only_sessions_that_write_know_the_catalog_of_shadows() -> None:
         LakehouseSettings(catalog_name=shadow_catalog("lake"))
 
 
-def test_one_who_is_no_server_has_no_shadows(settings: LakehouseSettings, start: Open) -> None:
+def test_one_who_is_no_server_has_no_shadows(settings: LakehouseSettings, start: Start) -> None:
     lake = start(settings)
     reading = SqlPointers(lake.store.database, "lake")
     with pytest.raises(Exception, match="belong to a server"):

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from tests.lakehouse.handles import NOBODY, Handle, create, main_of
-from tests.lakehouse.transacting import FIVE, Tx, at_point, by_key, names, people
+from tests.lakehouse.single_changes import CHANGES, START, SingleChange, insert_two, update_one
+from tests.lakehouse.transacting import FIVE, Tx, at_point, by_key, names
 from tests.support.lakehouse import Lake, maintenance_of
 
 from sparkport.catalog import CallContext
@@ -30,7 +30,6 @@ pytestmark = [pytest.mark.tier("thorough"), pytest.mark.timeout(300)]
 
 _numbers = count()
 
-START = {number: f"n{number}" for number in range(5)}
 WAP = "write.wap.enabled"
 APPEND = "INSERT INTO {t} VALUES (50, 'foreign')"
 POINTS = ("shadow.after", "apply.before", "apply.after", "publish.before")
@@ -41,37 +40,11 @@ def table(lake: Lake) -> Handle:
     return create(lake, f"shadowed{next(_numbers)}", FIVE)
 
 
-def _insert(table: Handle, ctx: CallContext) -> int:
-    return table.insert(people((10, "ten"), (11, "eleven")), ctx).affected_rows
-
-
-def _update(table: Handle, ctx: CallContext) -> int:
-    return table.update([table.ids()[0]], names("changed"), ctx).affected_rows
-
-
-def _delete(table: Handle, ctx: CallContext) -> int:
-    return table.delete([table.ids()[0]], ctx).affected_rows
-
-
-Do = Callable[[Handle, CallContext], int]
-
-CHANGES: dict[str, tuple[Do, int, dict[int, str]]] = {
-    "insert": (_insert, 2, {**START, 10: "ten", 11: "eleven"}),
-    "update": (_update, 1, {**START, 0: "changed"}),
-    "delete": (_delete, 1, {key: name for key, name in START.items() if key}),
-}
-
-
-@pytest.fixture(params=list(CHANGES))
-def change(request: pytest.FixtureRequest) -> tuple[Do, int, dict[int, str]]:
-    return CHANGES[request.param]
-
-
 def _both(table: Handle) -> Tx:
     """A transaction that inserts and updates: two snapshots, one version."""
     tx = Tx(table.lake)
-    _insert(table, tx.ctx)
-    _update(table, tx.ctx)
+    insert_two(table, tx.ctx)
+    update_one(table, tx.ctx)
     return tx
 
 
@@ -105,9 +78,7 @@ def shadows(lake: Lake) -> list[str]:
 # Nothing is left
 
 
-def test_a_change_leaves_nothing_but_what_the_table_knows(
-    table: Handle, change: tuple[Do, int, dict[int, str]]
-) -> None:
+def test_a_change_leaves_nothing_but_what_the_table_knows(table: Handle, change: SingleChange) -> None:
     do, rows, expected = change
     assert do(table, NOBODY) == rows
     assert by_key(table.agreed()) == expected
@@ -153,9 +124,7 @@ def test_a_change_that_fails_leaves_nothing(table: Handle, point: str, error: ty
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_properties_and_tags_that_others_set_meanwhile_stay(
-    table: Handle, change: tuple[Do, int, dict[int, str]], point: str
-) -> None:
+def test_properties_and_tags_that_others_set_meanwhile_stay(table: Handle, change: SingleChange, point: str) -> None:
     do, rows, expected = change
     others = (
         f"ALTER TABLE {{t}} SET TBLPROPERTIES ('{WAP}' = 'true', 'theirs' = 'kept')",
@@ -170,9 +139,7 @@ def test_properties_and_tags_that_others_set_meanwhile_stay(
     assert WAP not in metadata.properties
 
 
-def test_a_table_of_an_earlier_version_loses_its_property(
-    table: Handle, change: tuple[Do, int, dict[int, str]]
-) -> None:
+def test_a_table_of_an_earlier_version_loses_its_property(table: Handle, change: SingleChange) -> None:
     table.sql(f"ALTER TABLE {{t}} SET TBLPROPERTIES ('{WAP}' = 'true')")
     do, rows, expected = change
     with at_point("apply.before", lambda: table.sql(f"ALTER TABLE {{t}} UNSET TBLPROPERTIES ('{WAP}')")):
@@ -189,7 +156,7 @@ def _expire(table: Handle) -> None:
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_what_others_expire_is_none_of_ours(table: Handle, change: tuple[Do, int, dict[int, str]], point: str) -> None:
+def test_what_others_expire_is_none_of_ours(table: Handle, change: SingleChange, point: str) -> None:
     do, rows, expected = change
     with at_point(point, lambda: _expire(table)):
         assert do(table, NOBODY) == rows
@@ -208,9 +175,7 @@ def test_others_find_nothing_to_publish(table: Handle) -> None:
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_rows_that_others_append_meanwhile_stay(
-    table: Handle, change: tuple[Do, int, dict[int, str]], point: str
-) -> None:
+def test_rows_that_others_append_meanwhile_stay(table: Handle, change: SingleChange, point: str) -> None:
     """All row ids are given once, though the shadow has given some of them to others."""
     do, rows, expected = change
     with at_point(point, lambda: table.sql(APPEND)):
@@ -231,7 +196,7 @@ def test_rows_on_a_branch_of_others_keep_their_ids(table: Handle, point: str) ->
             spark.sql(f"INSERT INTO {table.sql_name}.branch_side VALUES (60, 'side')").collect()
 
     with at_point(point, branch):
-        _insert(table, NOBODY)
+        insert_two(table, NOBODY)
     with table.lake.spark() as spark:
         side = spark.sql(f"SELECT _row_id FROM {table.sql_name} VERSION AS OF 'side'").collect()
     ids = table.ids()
@@ -242,9 +207,7 @@ def test_rows_on_a_branch_of_others_keep_their_ids(table: Handle, point: str) ->
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_another_table_under_the_same_name_gets_no_rows(
-    table: Handle, change: tuple[Do, int, dict[int, str]], point: str
-) -> None:
+def test_another_table_under_the_same_name_gets_no_rows(table: Handle, change: SingleChange, point: str) -> None:
     do, _, _ = change
     before, old = files_of(table), Path(plain_path(table.current.metadata.location))
 
@@ -356,7 +319,7 @@ def test_maintenance_removes_nothing_of_a_shadow(table: Handle, point: str, monk
     day = 24 * 3600
     at_once = MaintenanceSettings(retention_seconds=0, grace_seconds=0, staged_seconds=0, metadata_seconds=0)
     name, tx = TableName("public", table.name), Tx(table.lake)
-    _insert(table, tx.ctx)
+    insert_two(table, tx.ctx)
     table.update([table.ids()[0]], names("changed"), tx.ctx)
     orphan = Path(plain_path(table.current.metadata.location), "data", "left.parquet")
     first, made, lost, reports = files_of(table), set[str](), set[str](), list[maintenance.Report]()

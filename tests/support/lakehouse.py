@@ -29,7 +29,7 @@ from sparkport.lakehouse.upkeep.maintenance import Maintenance
 from sparkport.lakehouse.upkeep.maintenance_plan import MaintenanceSettings
 from sparkport.transactions.manager import TransactionSettings
 
-__all__ = ["Contents", "Lake", "die", "impatient_database", "lakehouse", "maintenance_of"]
+__all__ = ["Contents", "Lake", "Start", "die", "impatient_database", "lakehouse", "maintenance_of"]
 
 
 @contextmanager
@@ -45,6 +45,10 @@ def lakehouse(
     spark = shared_spark()
     with Lakehouse(settings, spark=spark, transactions=transactions, journal=journal, clock=clock) as opened:
         yield opened
+
+
+Start = Callable[[LakehouseSettings], Lakehouse]
+"""Opens a lakehouse that is stopped after the test, also if it died. None has a Spark that runs."""
 
 
 class Lake:
