@@ -59,16 +59,6 @@ def aborted() -> Iterator[None]:
     assert failure.value.code is Code.ABORTED
 
 
-def test_who_has_read_what_another_has_changed_cannot_commit(setting: Setting) -> None:
-    mine = setting.begin()
-    setting.client.read(setting.read, mine)
-    setting.write(mine, setting.written)
-    setting.write(None, setting.read)
-    with aborted():
-        setting.client.commit(mine)
-    assert setting.values(setting.written) == {0: 0, 1: 0}
-
-
 def test_who_has_only_written_can(setting: Setting) -> None:
     mine = setting.begin()
     setting.write(mine, setting.written, 0)

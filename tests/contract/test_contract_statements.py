@@ -82,8 +82,7 @@ def test_a_statement_that_failed_can_be_sent_again(lake: Lake) -> None:
     assert client.delete(TABLE, [1]).affected_rows == 1
 
 
-@pytest.mark.parametrize("returning", [False, True])
-@pytest.mark.parametrize("deferred", [False, True])
+@pytest.mark.parametrize(("deferred", "returning"), [(False, True), (True, False), (True, True)])
 def test_a_row_to_be_deleted_that_is_not_there_is_not_found(lake: Lake, returning: bool, deferred: bool) -> None:
     client = lake.json.inside(lake.json.begin(auto_commit=False)) if deferred else lake.json
     with refused("NOT_FOUND", "row_id 99 not found in table"):

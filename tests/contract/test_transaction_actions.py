@@ -137,11 +137,7 @@ def test_the_error_case_as_drawn() -> None:
             own.json.inside(transaction).insert("public.own", ROWS)
 
 
-def test_the_example_inserts_then_deletes_then_finds_committed(lake: Lake) -> None:
-    client = lake.json.inside(lake.json.begin())
-    client.insert("analytics.events", events(10))
-    client.delete("analytics.events", [1])
-    assert client.status(client.headers[0][1]) == "committed"
+def test_the_example_inserts_then_deletes_then_finds_committed() -> None:
     with served(own_table(ALL), manager=True) as own:
         assert own.manager is not None
         inside = own.json.inside(own.json.begin())

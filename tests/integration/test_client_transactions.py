@@ -114,13 +114,6 @@ def test_changes_in_two_tables_are_seen_by_others_at_one_instant(client: Client)
     assert tx.status() is TransactionState.COMMITTED
 
 
-def test_a_transaction_sees_the_state_of_its_beginning(client: Client) -> None:
-    with client.transaction() as tx:
-        client.insert("public.users", [ANN])
-        assert names(tx) == []
-    assert names(client) == ["ann"]
-
-
 def test_an_exception_in_the_block_rolls_back_and_is_raised_as_it_is(client: Client) -> None:
     begun: list[Transaction] = []
     with pytest.raises(ZeroDivisionError, match="mine"):
@@ -228,15 +221,6 @@ def test_only_known_isolations_and_attempts_are_taken(client: Client) -> None:
 
 
 # Conflicts
-
-
-def test_the_first_to_commit_wins(client: Client) -> None:
-    client.insert("public.users", TWO)
-    begun: list[Transaction] = []
-    with pytest.raises(Conflict, match="users"):
-        within(client, begun.append, lambda tx: rename(tx, "ann", "anna"), lambda tx: rename(client, "ann", "annie"))
-    assert begun[0].status() is TransactionState.ABORTED
-    assert sorted(names(client)) == ["annie", "bob"]
 
 
 @pytest.mark.parametrize("isolation", ["snapshot", "serializable"])

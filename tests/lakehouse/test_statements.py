@@ -23,7 +23,6 @@ from sparkport.errors import (
     ConstraintViolation,
     InternalError,
     NotFound,
-    RowNotFound,
     SparkportError,
 )
 from sparkport.lakehouse.spark.staging import StagedRows
@@ -68,16 +67,6 @@ def test_changes_of_different_rows_do_not_conflict(lake: Lake, table: Handle) ->
     assert table.update([ids[2]], names("second"), second).affected_rows == 1
     rows = table.sparkport()
     assert (rows[ids[1]]["name"], rows[ids[2]]["name"]) == ("first", "second")
-
-
-def test_the_json_contract_refuses_a_missing_id_and_changes_nothing(table: Handle) -> None:
-    ids = table.ids()
-    request = StatementRequest(change=Change.UPDATE, columns=names("x").schema, missing=MissingRows.REFUSE)
-    statement = table.table().open_statement(NOBODY, request)
-    statement.push(names("x", "y").to_batches()[0], pa.array([ids[1], 10**9], pa.int64()))
-    with pytest.raises(RowNotFound):
-        statement.finish()
-    assert table.sparkport()[ids[1]]["name"] == "n1"
 
 
 # What transactions see

@@ -76,19 +76,6 @@ def test_several_statements_on_one_row_come_to_one_change(lake: Lake, table: Han
     assert by_key(table.agreed()) == {0: "n0", 1: "thrice", 3: "n3", 4: "n4"}
 
 
-def test_a_new_row_can_be_updated_and_deleted_before_it_is_there(lake: Lake, table: Handle) -> None:
-    tx = Tx(lake)
-    table.insert(people((10, "a"), (11, "b"), (12, "c")), tx.ctx)
-    new = {row["id"]: row_id for row_id, row in table.sparkport(tx.ctx).items() if row_id < 0}
-    assert sorted(new.values()) == [-3, -2, -1]
-    assert table.update([new[10], new[11]], names("A", "B"), tx.ctx).affected_rows == 2
-    assert table.delete([new[11], new[12]], tx.ctx).affected_rows == 2
-    assert by_key(table.sparkport(tx.ctx))[10] == "A"
-
-    tx.commit()
-    assert by_key(table.agreed()) == {**{i: f"n{i}" for i in range(5)}, 10: "A"}
-
-
 def test_returning_gives_rows_as_the_transaction_sees_them(lake: Lake, table: Handle) -> None:
     tx, ids = Tx(lake), table.ids()
     inserted = table.insert(people((10, "new")), tx.ctx, RETURNING).returning_data
@@ -213,17 +200,6 @@ def test_the_first_committer_of_a_row_wins(lake: Lake, table: Handle, other: Han
     assert by_key(table.agreed()) == {0: "first", 1: "n1", 2: "n2", 3: "n3", 4: "n4"}
     assert len(other.agreed()) == 5
     assert second.status is TransactionState.ABORTED
-
-
-def test_a_delete_of_rows_that_are_gone_by_then_is_no_change(lake: Lake, table: Handle) -> None:
-    first, second, ids = Tx(lake), Tx(lake), table.ids()
-    table.delete([ids[0]], first.ctx)
-    table.delete([ids[0]], second.ctx)
-    first.commit()
-    before = table.current.snapshot_id
-    second.commit()
-    assert second.status is TransactionState.COMMITTED
-    assert table.current.snapshot_id == before
 
 
 def test_a_deleted_row_is_handed_out_to_one_only(lake: Lake, table: Handle) -> None:
