@@ -30,7 +30,7 @@ MEGABYTE = 1 << 20
 @pytest.fixture
 def room(monkeypatch: pytest.MonkeyPatch) -> KeyRoom:
     small = KeyRoom(16 * MEGABYTE, wait_seconds=0.0)
-    monkeypatch.setattr(key_room, "_room", small)
+    monkeypatch.setattr(key_room, "ROOM", small)
     return small
 
 

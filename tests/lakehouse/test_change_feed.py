@@ -14,7 +14,7 @@ from tests.support.tiers import FAST
 from sparkport.catalog import AsOf, AsOfUnit, ScanRequest
 from sparkport.catalog.versions import TableTag
 from sparkport.errors import AlreadyExists, FailedPrecondition, InvalidArgument, VersionNotFound
-from sparkport.lakehouse.scan import changes as changes_module
+from sparkport.lakehouse.scan.limits import Ways
 
 pytestmark = pytest.mark.tier("thorough")
 
@@ -100,7 +100,7 @@ def test_a_life_between_sparkport_and_plain_spark_is_told_exactly(
     (moved,) = [commit.version for commit in table.table().commits(NOBODY) if commit.operation == "replace"]
     check(table)
     assert moved not in {number for number, _ in told(table, 0)}
-    monkeypatch.setattr(changes_module, "_WINDOW_ROWS", 7)
+    monkeypatch.setattr(lake.opened.reader, "ways", Ways(window_rows=7))
     check(table)
 
 

@@ -25,8 +25,8 @@ from sparkport.lakehouse.iceberg.shadows import is_shadow, new_snapshots, remove
 from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.names import TableName, shadow_catalog
 from sparkport.lakehouse.settings import LakehouseSettings
-from sparkport.lakehouse.upkeep import recovery
 from sparkport.lakehouse.upkeep.dropped_folders import DroppedFolders
+from sparkport.lakehouse.upkeep.recovery import recover
 
 pytestmark = pytest.mark.tier("fast")
 
@@ -256,7 +256,7 @@ def test_shadows_of_servers_that_live_stay(settings: LakehouseSettings, start: S
 @pytest.mark.parametrize("hours", [0, 2])
 @pytest.mark.parametrize("silent", [False, True])
 def test_old_shadows_of_servers_that_have_fallen_silent_go(
-    settings: LakehouseSettings, start: Start, monkeypatch: pytest.MonkeyPatch, silent: bool, hours: int
+    settings: LakehouseSettings, start: Start, silent: bool, hours: int
 ) -> None:
     """Nobody has the staging folder that says that the server is dead."""
     found = staged(start(settings))
@@ -268,8 +268,17 @@ def test_old_shadows_of_servers_that_have_fallen_silent_go(
     if silent:
         with found.lake.store.database.transaction(write=True) as work:
             assert work.change("UPDATE sparkport_servers SET seen = seen - 3600 WHERE server = ?", [ledger.server])
-    monkeypatch.setattr(recovery, "_SILENCE_SECONDS", 3600.0 * (1 - hours))
-    start(settings)
+    other = start(settings)
+    assert found.files == before
+    storage, silence = other.engine.storage, 3600.0 * (1 - hours)
+    recover(
+        storage.files,
+        storage.pointers,
+        storage.staging,
+        ledger=storage.ledger,
+        warehouse=storage.warehouse,
+        silence_seconds=silence,
+    )
     if silent and hours:
         assert found.files == kept
         with pytest.raises(Moved):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -72,9 +72,9 @@ class _Server:
         return None
 
 
-def end(session: _Session, *, times: int, then: Callable[[], Any]) -> list[Any]:
+def end(session: _Session, *, times: int, then: Callable[[], Any], leftovers: Sequence[float] = (0.0,)) -> list[Any]:
     """Have a job ended so often, and do something before it is over: what that gave."""
-    sessions = Sessions(_Server(session), {}, 1)
+    sessions = Sessions(_Server(session), {}, 1, leftovers=leftovers)
     given: list[Any] = []
 
     def work() -> None:
@@ -105,11 +105,10 @@ def test_a_job_is_asked_again_to_stop_when_the_first_try_fails() -> None:
     assert session.asked == 2
 
 
-def test_what_an_interrupted_statement_leaves_behind_is_ended_by_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_interrupted_statement_leaves_behind_is_ended_by_its_id() -> None:
     """More than once, because Spark may start it when the statement has long ended."""
-    monkeypatch.setattr("sparkport.lakehouse.spark.sessions._LEFTOVER_SECONDS", (0.0, 0.01, 0.01))
     session = _Session()
-    end(session, times=1, then=lambda: session.sql("SELECT 1"))
+    end(session, times=1, then=lambda: session.sql("SELECT 1"), leftovers=(0.0, 0.01, 0.01))
     assert session.client.released.wait(10)
     (asked, _), *rest = session.statements
     assert rest == [(asked, "")] * 3

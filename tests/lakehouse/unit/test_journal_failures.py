@@ -16,6 +16,7 @@ from sparkport.lakehouse.journal.settings import JournalSettings
 from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.tables.journal_flusher import Flushed
+from sparkport.lakehouse.upkeep.journal_control import JournalControl
 
 pytestmark = pytest.mark.tier("fast")
 
@@ -66,13 +67,13 @@ def test_a_failure_is_told_without_what_clients_need_not_know(
 ) -> None:
     flush = Failing(failure)
     monkeypatch.setattr(lakehouse.engine, "flush", flush)
-    monkeypatch.setattr(lakehouse.journal, "_ready", lambda: True)
-    lakehouse.journal.start()
+    journal = JournalControl(lakehouse.engine, ready=lambda: True)
+    journal.start()
     assert flush.twice.wait(WAIT)
-    assert lakehouse.journal.failure == told
+    assert journal.failure == told
     assert str(failure) in caplog.text
-    assert lakehouse.journal.status()[0].rows == 1
-    lakehouse.journal.stop()
+    assert journal.status()[0].rows == 1
+    journal.stop()
     assert "the journal is left for the next server" in caplog.text
 
 
@@ -88,16 +89,16 @@ def test_a_spark_that_is_not_there_is_the_reason_until_it_is(
         return there.is_set()
 
     def flush(*_: object, **__: object) -> Flushed:
-        failures.append(lakehouse.journal.failure)
+        failures.append(journal.failure)
         during.set()
         return Flushed()
 
-    monkeypatch.setattr(lakehouse.journal, "_ready", ready)
+    journal = JournalControl(lakehouse.engine, ready=ready)
     monkeypatch.setattr(lakehouse.engine, "flush", flush)
-    lakehouse.journal.start()
+    journal.start()
     for _ in range(2):
         assert asked.acquire(timeout=WAIT)
-    assert lakehouse.journal.failure == "Spark is not ready"
+    assert journal.failure == "Spark is not ready"
     there.set()
     assert during.wait(WAIT)
     assert failures[0] is None

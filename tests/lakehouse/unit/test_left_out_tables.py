@@ -73,7 +73,6 @@ def test_a_table_that_is_slow_to_fail_holds_up_one_listing_and_is_listed_when_it
     assert versions.listed(broken, cut) is None
     assert asked == [broken, broken]
     monkeypatch.undo()
-    monkeypatch.setattr(versions_module, "_PAUSE_SECONDS", 0.0)
     whole = TableName("public", WHOLE)
     assert versions.listed(whole, cut) is not None
     assert whole not in versions.left_out()

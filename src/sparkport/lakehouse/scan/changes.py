@@ -35,7 +35,6 @@ __all__ = ["TableChanges"]
 
 _NUMBER = re.compile("[0-9]{1,19}")  # of the longer ones, int() does not even take all
 
-_WINDOW_ROWS = 2_000_000
 """Rows whose lineage is compared at once."""
 
 
@@ -187,7 +186,8 @@ class TableChanges:
             yield from self._rows(before, diff.before, names, ids=None, updated=NO_IDS, old=True)
             yield from self._rows(after, diff.after, names, ids=None, updated=NO_IDS, old=False)
             return
-        for window in _windows(diff, int(self._metadata.json.get("next-row-id", 0))):
+        next_id, rows = int(self._metadata.json.get("next-row-id", 0)), self._newest.loader.reader.ways.window_rows
+        for window in _windows(diff, next_id, rows):
             ctx.check()
             found = self._compared(diff, window)
             gone, come = ascending(found.deleted, found.updated), ascending(found.inserted, found.updated)
@@ -270,10 +270,10 @@ def _kinds(is_update: NDArray[np.bool_], one: ChangeKind, two: ChangeKind) -> pa
     return words.take(pa.array(is_update.astype(np.int8)))
 
 
-def _windows(diff: SnapshotDiff, next_id: int) -> Iterator[tuple[int, int] | None]:
+def _windows(diff: SnapshotDiff, next_id: int, rows: int) -> Iterator[tuple[int, int] | None]:
     """Ranges of row ids that are compared one after the other, so that memory stays bounded; None for all at once."""
     places = (*diff.before, *diff.after)
-    parts = -(-sum(place.rows for place in places) // _WINDOW_ROWS)
+    parts = -(-sum(place.rows for place in places) // rows)
     if parts < 2:
         yield None
         return

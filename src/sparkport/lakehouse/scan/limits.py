@@ -25,6 +25,8 @@ class Ways:
     rows_per_wanted: int = 40_000
     part_bytes: int = 256 << 20
     """Of a scan that is worth more than one stream."""
+    window_rows: int = 2_000_000
+    """Two states of a table are compared so many rows at a time."""
 
 
 @dataclass(frozen=True, slots=True)

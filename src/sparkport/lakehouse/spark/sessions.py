@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -32,7 +32,6 @@ _INTERRUPT_SECONDS = 10.0
 """How long a statement that was interrupted may take to end."""
 _ASK_AGAIN_SECONDS = 0.5
 _LEFTOVER_SECONDS = 0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0
-"""When leftovers of what was interrupted are ended, each time after the last: Spark may be slow to start them."""
 
 
 class _Server(Protocol):
@@ -145,13 +144,21 @@ class Sessions:
     """A fixed number of Connect sessions, made when they are first needed."""
 
     def __init__(
-        self, server: _Server, conf: Mapping[str, str], size: int, *, limit: Callable[[], float] = lambda: 0.0
+        self,
+        server: _Server,
+        conf: Mapping[str, str],
+        size: int,
+        *,
+        limit: Callable[[], float] = lambda: 0.0,
+        leftovers: Sequence[float] = _LEFTOVER_SECONDS,
     ) -> None:
-        """``limit``: how many seconds a statement may take; 0: as long as it likes."""
+        """``limit``: how many seconds a statement may take; 0: as long as it likes. ``leftovers`` of what was
+        interrupted are ended several times, each so many seconds after the last: Spark may be slow to start them."""
         self._server = server
         self._conf = dict(conf)
         self._size = size
         self._limit = limit
+        self._leftovers = leftovers
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._loans: set[_Loan] = set()
@@ -303,7 +310,7 @@ class Sessions:
 
         def work() -> None:
             with contextlib.suppress(Exception), self._cleaning_up(session) as again:  # one that is gone has none
-                for seconds in _LEFTOVER_SECONDS:
+                for seconds in self._leftovers:
                     closing = self._closing.wait(seconds)
                     end_leftovers(again)
                     if closing:

@@ -32,7 +32,6 @@ logger = logging.getLogger(__name__)
 _METADATA = ".metadata.json"
 
 _SILENCE_SECONDS = 3600.0
-"""How old a shadow is at least that is removed because its server has not been heard of lately."""
 
 _FIRST_SECONDS = 10.0
 """How long a server waits for it before it listens. Folders in a store can take much longer to be listed."""
@@ -96,14 +95,21 @@ def recover(
     ledger: Ledger,
     warehouse: Warehouse,
     stopping: threading.Event | None = None,
+    silence_seconds: float = _SILENCE_SECONDS,
 ) -> None:
-    """Clean up after servers that are dead. What cannot be cleaned up is in nobody's way: the server starts anyhow."""
+    """Clean up after servers that are dead. What cannot be cleaned up is in nobody's way: the server starts anyhow.
+
+    A shadow that is removed because its server has not been heard of lately is at least ``silence_seconds`` old.
+    """
+
+    def remove_shadows() -> None:
+        _remove_shadows(files, pointers, ledger, warehouse, stopping, older_than=silence_seconds)
 
     def forget(server: str, written: list[Noted]) -> None:
         # A commit that the database still holds may succeed after the server is dead: nothing is judged before that.
         pointers.fence(server)
         ledger.bury(server)
-        _remove_shadows(files, pointers, ledger, warehouse, stopping)
+        remove_shadows()
         current = dict(pointers.cut().tables.items()) if written else {}
         places = {table: _true_folder(location) for table, location in current.items()}
         users = _by_folder(pointers.registered()) if written else {}
@@ -136,13 +142,19 @@ def recover(
 
     try:
         staging.clean(forget)
-        _remove_shadows(files, pointers, ledger, warehouse, stopping)  # also where there was no folder
+        remove_shadows()  # also where there was no folder
     except SparkportError as exc:
         logger.warning("what dead servers have left was not removed: %s", exc)
 
 
 def _remove_shadows(
-    files: FileSystem, pointers: Pointers, ledger: Ledger, warehouse: Warehouse, stopping: threading.Event | None
+    files: FileSystem,
+    pointers: Pointers,
+    ledger: Ledger,
+    warehouse: Warehouse,
+    stopping: threading.Event | None,
+    *,
+    older_than: float,
 ) -> None:
     """Those of servers that can publish nothing any more: no look at any table is needed.
 
@@ -156,7 +168,9 @@ def _remove_shadows(
         if stopping is not None and stopping.is_set():
             raise Unavailable("this server is stopped")
         if not found.is_left and (
-            found.server == ledger.server or ledger.is_alive(found.server) or not _is_old(files, found.location)
+            found.server == ledger.server
+            or ledger.is_alive(found.server)
+            or not _is_old(files, found.location, older_than)
         ):
             continue
         logger.info("removing what a dead server has not published: %s", found.location)
@@ -165,9 +179,9 @@ def _remove_shadows(
             remove_shadow(files, location, unpublished=True)
 
 
-def _is_old(files: FileSystem, location: str) -> bool:
+def _is_old(files: FileSystem, location: str, seconds: float) -> bool:
     try:
-        return began(load(files, location)) < time.time() - _SILENCE_SECONDS
+        return began(load(files, location)) < time.time() - seconds
     except SparkportError as exc:  # what cannot be read keeps nobody from going on
         return isinstance(exc, NotFound)
 

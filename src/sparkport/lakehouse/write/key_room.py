@@ -15,7 +15,7 @@ from typing import Final
 from sparkport.catalog.key_values import KeyValues
 from sparkport.errors import ResourceExhausted
 
-__all__ = ["CommitRoom", "KeyRoom"]
+__all__ = ["CommitRoom", "KeyRoom", "ROOM"]
 
 _ALL_BYTES: Final = 512 << 20
 _WAIT_SECONDS: Final = 60.0
@@ -49,14 +49,15 @@ class KeyRoom:
             self._changed.notify_all()
 
 
-_room = KeyRoom()
+ROOM = KeyRoom()
+"""That of this process."""
 
 
 class CommitRoom:
     """What one commit takes of it. One that has nothing yet waits for others: who has would keep them waiting."""
 
     def __init__(self, room: KeyRoom | None = None) -> None:
-        self._room = room or _room
+        self._room = room or ROOM
         self._has_some = False
         self._left: list[weakref.finalize[..., KeyValues]] = []
 
