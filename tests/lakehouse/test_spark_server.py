@@ -22,7 +22,6 @@ from sparkport.errors import FailedPrecondition, InternalError, SparkportError, 
 from sparkport.lakehouse.jars import JarCache
 from sparkport.lakehouse.settings import LakehouseSettings
 from sparkport.lakehouse.spark import heartbeat
-from sparkport.lakehouse.spark import server as spark_module
 from sparkport.lakehouse.spark.heartbeat import watch
 from sparkport.lakehouse.spark.server import SparkServer, SparkState, translated
 
@@ -35,9 +34,9 @@ _NO_NETWORK = " ".join(f"-D{scheme}.proxyHost=127.0.0.1 -D{scheme}.proxyPort=9" 
 class Spark:
     """A server and the states that it went through."""
 
-    def __init__(self, settings: LakehouseSettings) -> None:
+    def __init__(self, settings: LakehouseSettings, *, restart_seconds: float = 2.0) -> None:
         self.states: queue.Queue[SparkState] = queue.Queue()
-        self.server = SparkServer(settings, on_state=self.states.put)
+        self.server = SparkServer(settings, on_state=self.states.put, restart_seconds=restart_seconds)
 
     def until(self, state: SparkState) -> list[SparkState]:
         seen = [self.states.get(timeout=_START)]
@@ -328,9 +327,8 @@ def test_stop_ends_spark_for_good(spark: Spark) -> None:
 # A server that cannot start
 
 
-def test_a_spark_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark_module, "_RESTART_SECONDS", 0.0)
-    broken = Spark(LakehouseSettings(warehouse=str(tmp_path), jars=tmp_path))
+def test_a_spark_that_cannot_start_says_why(tmp_path: Path) -> None:
+    broken = Spark(LakehouseSettings(warehouse=str(tmp_path), jars=tmp_path), restart_seconds=0.0)
     broken.server.start()
     broken.until(SparkState.FAILED)
     with pytest.raises(Unavailable, match="no jar in"):

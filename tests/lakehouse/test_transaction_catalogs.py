@@ -22,7 +22,6 @@ from tests.support.spark import shared_spark
 
 from sparkport.catalog.transaction import Isolation, TransactionState
 from sparkport.errors import Conflict, Unsupported
-from sparkport.lakehouse.catalogs.rest import RestPointers
 from sparkport.lakehouse.lakehouse import Lakehouse
 from sparkport.lakehouse.names import TableName
 from sparkport.lakehouse.settings import LakehouseSettings
@@ -172,7 +171,7 @@ def test_the_tables_of_a_rest_catalog_tell_what_became_of_a_dead_servers_commits
         for table in (tables.a, tables.b):
             table.insert(people((10, "new")), tx.ctx)
     with monkeypatch.context() as patch:
-        patch.setattr(RestPointers, "_note_committed", lambda self, ledger, transactions: None)
+        patch.setattr(dead.engine.storage.ledger, "end", lambda transaction_id, state: state)
         made.commit()
     dead.engine.storage.ledger.publishing(
         [unsent.id], [TableName("public", tables.a.name), TableName("public", tables.b.name)]

@@ -159,7 +159,7 @@ def test_files_from_the_first_unusual_one_on_are_read_by_duckdb(
 
 
 def test_filters_and_files_that_cost_more_in_arrow_are_left_to_duckdb(
-    reader: Reader, tmp_path: Path, queries: list[int], monkeypatch: pytest.MonkeyPatch
+    reader: Reader, tmp_path: Path, queries: list[int]
 ) -> None:
     file = plain(tmp_path / "a.parquet")
     within = In(Column("Id", BIGINT), (Literal(3, BIGINT), Literal(5, BIGINT)))

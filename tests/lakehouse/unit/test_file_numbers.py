@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkport.lakehouse.iceberg import file_numbers
 from sparkport.lakehouse.iceberg.file_numbers import are_in_files
 from sparkport.lakehouse.iceberg.manifests import DataFile
 
@@ -70,7 +69,7 @@ def test_nulls_and_narrow_numbers(tmp_path: Path) -> None:
     assert found.tolist() == [False, True, False, True, False]
 
 
-def test_what_is_not_known_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_known_is_said(tmp_path: Path) -> None:
     asked = np.array([1, 2])
     good = written(tmp_path / "a.parquet", [1, 2, 3])
     assert are_in_files([good], 1, asked) is not None
@@ -91,8 +90,7 @@ def test_what_is_not_known_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     pq.write_table(pa.table([pa.array(["1", "2"])], schema=pa.schema([column])), texts)
     assert are_in_files([file], 1, asked) is None
     assert are_in_files([good], 2, asked) is None
-    monkeypatch.setattr(file_numbers, "_MOST_BYTES", 1)
-    assert are_in_files([good, written(tmp_path / "i.parquet", [7, 10**15])], 1, asked) is None
+    assert are_in_files([good, written(tmp_path / "i.parquet", [7, 10**15])], 1, asked, most_bytes=1) is None
 
 
 def test_a_file_that_was_gone_for_a_moment_is_read_again(tmp_path: Path) -> None:
@@ -105,16 +103,13 @@ def test_a_file_that_was_gone_for_a_moment_is_read_again(tmp_path: Path) -> None
     assert found.tolist() == [True]
 
 
-def test_a_narrow_look_is_left_to_the_row_groups_until_the_file_is_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(file_numbers, "_FEW_ROWS", 100)
+def test_a_narrow_look_is_left_to_the_row_groups_until_the_file_is_known(tmp_path: Path) -> None:
     file = written(tmp_path / "a.parquet", [number * 1_000 for number in range(500)])
     narrow, wide = np.array([5_000, 6_001]), np.array([5_000, 6_001, 499_000])
-    assert are_in_files([file], 1, narrow) is None
-    found = are_in_files([file], 1, wide)
+    assert are_in_files([file], 1, narrow, few_rows=100) is None
+    found = are_in_files([file], 1, wide, few_rows=100)
     assert found is not None
     assert found.tolist() == [True, False, True]
-    found = are_in_files([file], 1, narrow)
+    found = are_in_files([file], 1, narrow, few_rows=100)
     assert found is not None
     assert found.tolist() == [True, False]

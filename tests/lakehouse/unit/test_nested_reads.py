@@ -186,9 +186,7 @@ def test_a_struct_whose_fields_have_other_ids_is_left_to_duckdb(
 
 
 @pytest.mark.parametrize("small", [True, False])
-def test_rows_that_arrow_does_not_find_are_missed(
-    reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: bool
-) -> None:
+def test_rows_that_arrow_does_not_find_are_missed(reader: Reader, tmp_path: Path, small: bool) -> None:
     """It reads a list's column up to a page without values, such as this writer makes of one row, and says nothing."""
     reader.ways = Ways() if small else Ways(small_bytes=0)
     kind = {"type": "list", "element-id": 3, "element": "long"}

@@ -111,7 +111,7 @@ def compared(op: str, name: str, value: Any, kind: SqlType = BIGINT) -> Expressi
 
 
 def test_a_filter_to_skip_by_leaves_out_row_groups_and_no_rows(
-    reader: Reader, tmp_path: Path, rows_read: list[int], monkeypatch: pytest.MonkeyPatch
+    reader: Reader, tmp_path: Path, rows_read: list[int]
 ) -> None:
     """However many rows there are, Arrow reads them: no filter is applied."""
     reader.ways = replace(reader.ways, filtered_rows=9)
@@ -129,7 +129,7 @@ def test_a_filter_to_skip_by_leaves_out_row_groups_and_no_rows(
 
 @pytest.mark.parametrize("rewritten", [False, True])
 def test_few_rows_here_and_there_are_left_to_duckdb_which_skips_pages(
-    reader: Reader, tmp_path: Path, rows_read: list[int], monkeypatch: pytest.MonkeyPatch, rewritten: bool
+    reader: Reader, tmp_path: Path, rows_read: list[int], rewritten: bool
 ) -> None:
     """Arrow would decode every row group for them."""
     reader.ways = replace(reader.ways, large_file_rows=1_000, rows_per_wanted=100)
@@ -156,7 +156,7 @@ def test_few_rows_here_and_there_are_left_to_duckdb_which_skips_pages(
 
 @pytest.mark.parametrize("counted", [True, False])
 def test_pages_are_not_skipped_by_what_a_manifest_says_and_the_file_does_not(
-    reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counted: bool
+    reader: Reader, tmp_path: Path, counted: bool
 ) -> None:
     """One that does not count row ids which are there, or counts some that are not."""
     reader.ways = Ways(large_file_rows=10, few_in_file=0, rows_per_wanted=1)
@@ -275,9 +275,7 @@ def test_a_lookup_decodes_the_row_groups_that_may_hold_it(reader: Reader, tmp_pa
     assert rows_read == []
 
 
-def test_a_filter_that_leaves_many_rows_is_left_to_duckdb(
-    reader: Reader, tmp_path: Path, rows_read: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_filter_that_leaves_many_rows_is_left_to_duckdb(reader: Reader, tmp_path: Path, rows_read: list[int]) -> None:
     reader.ways = replace(reader.ways, filtered_rows=25)
     file = numbers(tmp_path / "a.parquet")
     few, many = compared("<", "id", 20), compared("<", "id", 21)

@@ -77,16 +77,24 @@ _files: BoundedCache[_Key, _Bits | _Ascending | None] = BoundedCache(
 )
 
 
-def are_in_files(files: Sequence[DataFile], field_id: int, numbers: Numbers) -> NDArray[np.bool_] | None:
+def are_in_files(
+    files: Sequence[DataFile],
+    field_id: int,
+    numbers: Numbers,
+    *,
+    most_bytes: int = _MOST_BYTES,
+    few_rows: int = _FEW_ROWS,
+) -> NDArray[np.bool_] | None:
     """Which of these numbers, in ascending order, a column of the files has; None where that is not worth knowing.
 
-    Rows that were deleted since count as well.
+    Rows that were deleted since count as well. ``most_bytes`` is what may be kept of the files, and one of ``few_rows``
+    is read whatever is asked for.
     """
     known = [(file, _bounds(file, field_id)) for file in files[: _MOST_FILES + 1]]
     looks = [(file, bounds) for file, bounds in known if bounds is not None and local_path(file.path) is not None]
-    if len(looks) < len(files) or len(files) > _MOST_FILES or sum(starmap(_size, looks)) > _MOST_BYTES:
+    if len(looks) < len(files) or len(files) > _MOST_FILES or sum(starmap(_size, looks)) > most_bytes:
         return None
-    if not all(_is_worth_it(file, field_id, bounds, numbers) for file, bounds in looks):
+    if not all(_is_worth_it(file, field_id, bounds, numbers, few_rows) for file, bounds in looks):
         return None
     found = np.zeros(len(numbers), np.bool_)
     for file, (low, high) in looks:
@@ -102,9 +110,9 @@ def are_in_files(files: Sequence[DataFile], field_id: int, numbers: Numbers) -> 
     return found
 
 
-def _is_worth_it(file: DataFile, field_id: int, bounds: tuple[int, int], numbers: Numbers) -> bool:
+def _is_worth_it(file: DataFile, field_id: int, bounds: tuple[int, int], numbers: Numbers, few_rows: int) -> bool:
     """Not where most of the file's row groups are ruled out anyway: that costs less than to read its whole column."""
-    if (file.path, file.size, field_id, bounds) in _files or file.record_count <= _FEW_ROWS:
+    if (file.path, file.size, field_id, bounds) in _files or file.record_count <= few_rows:
         return True
     footer = footer_of(file)
     if footer is None or not len(numbers):

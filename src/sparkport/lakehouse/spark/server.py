@@ -66,12 +66,17 @@ class SparkServer:
         on_state: Callable[[SparkState], None] | None = None,
         warm_up: Callable[[], None] | None = None,
         for_queries: bool = False,
+        restart_seconds: float = _RESTART_SECONDS,
     ) -> None:
-        """``for_queries``: it does nothing else, so it is ended where a query goes on that was cancelled."""
+        """``for_queries``: it does nothing else, so it is ended where a query goes on that was cancelled.
+
+        One that did not start is tried again after ``restart_seconds``, and then after twice as many.
+        """
         self.settings = settings
         self._on_state = on_state
         self.warm_up = warm_up
         self._for_queries = for_queries
+        self._restart_seconds = restart_seconds
         self._starting = threading.Lock()
         self.tasks = TaskWatch()
         self._jars = JarCache(settings.packages(), settings.jars)
@@ -198,7 +203,7 @@ class SparkServer:
             if self._stopping.is_set():
                 return
             self._set(SparkState.FAILED if failures >= _TRIES else SparkState.STARTING)
-            self._stopping.wait(_PATIENT_SECONDS if failures >= _TRIES else _RESTART_SECONDS * (failures - 1))
+            self._stopping.wait(_PATIENT_SECONDS if failures >= _TRIES else self._restart_seconds * (failures - 1))
 
     def _supervise_external(self) -> None:
         """Wait for a Spark that was not started here, whatever became of it; no call waits in it meanwhile."""
