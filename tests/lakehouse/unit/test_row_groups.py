@@ -27,7 +27,7 @@ from sparkport.lakehouse.iceberg.metadata import TableMetadata
 from sparkport.lakehouse.iceberg.plan import SnapshotPlan
 from sparkport.lakehouse.iceberg.row_groups import OPEN_COST, ROW_GROUP_BYTES, footer_of, row_group_properties
 from sparkport.lakehouse.scan import deleted_rows, direct, read
-from sparkport.lakehouse.scan.kept_columns import weight
+from sparkport.lakehouse.scan.kept_columns import kept_batches, weight
 from sparkport.lakehouse.scan.limits import Ways
 from sparkport.lakehouse.scan.read import Reader
 from sparkport.lakehouse.scan.statistics import bounds_predicate
@@ -90,14 +90,13 @@ def rows_read(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows were decoded, chunk by chunk; every file counts as large."""
     reader.ways = replace(reader.ways, small_file_rows=0)
     found: list[int] = []
-    chunks = direct.DirectScan._chunks
 
-    def counted(*given: Any, **named: Any) -> Iterator[Any]:
-        for chunk in chunks(*given, **named):
-            found.append(chunk[1])
-            yield chunk
+    def counted(*given: Any, **named: Any) -> Iterator[pa.RecordBatch]:
+        for batch in kept_batches(*given, **named):
+            found.append(batch.num_rows)
+            yield batch
 
-    monkeypatch.setattr(direct.DirectScan, "_chunks", counted)
+    monkeypatch.setattr(direct, "kept_batches", counted)
     return found
 
 
