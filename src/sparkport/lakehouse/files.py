@@ -172,16 +172,20 @@ class FileSystem:
             _write_remote(self._filesystem(path), path, data)
 
     def link(self, source: Path, path: str) -> bool:
-        """Give a local file a second name, which must not be there yet; False where that cannot be."""
+        """Give a local file a second name, which must not be there yet; False where that cannot be.
+
+        It is as new as its name then: who looks for files that nobody knows of goes by their age.
+        """
         local = local_path(path)
         if local is None:
             return False
         with _translated(path):
             _make_folder(local.parent)
             try:
+                os.utime(source)
                 os.link(source, local)
             except OSError as exc:
-                if exc.errno not in (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK):
+                if exc.errno not in (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
                     raise
                 return False
         return True
