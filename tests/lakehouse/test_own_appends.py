@@ -4,13 +4,51 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from tests.lakehouse.handles import Handle, create
+from tests.support.lakehouse import Lake, lakehouse
 
 from sparkport.lakehouse.files import FileSystem
+from sparkport.lakehouse.iceberg.appends import Append, append_files
+from sparkport.lakehouse.iceberg.manifest_writer import AddedFile
+from sparkport.lakehouse.iceberg.metadata import TableMetadata
+from sparkport.lakehouse.write import appends
 
 pytestmark = [pytest.mark.tier("fast"), pytest.mark.timeout(300)]
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64())})
+
+
+def test_what_was_read_of_a_table_may_be_gone_when_another_was_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another server commits, and its maintenance expires the version that this one was about to build upon."""
+    bases: list[int | None] = []
+    with lakehouse(tmp_path / "warehouse") as one, lakehouse(tmp_path / "warehouse") as other:
+        table = create(Lake(one), "t", rows(1))
+
+        def late(
+            fs: FileSystem, metadata: TableMetadata, added: Sequence[AddedFile], *, notes: Mapping[str, str]
+        ) -> Append | None:
+            bases.append(metadata.main_snapshot_id)
+            if len(bases) == 1:
+                Handle(Lake(other), "t").insert(rows(2))
+                assert metadata.main_snapshot_id is not None
+                fs.delete(metadata.snapshot(metadata.main_snapshot_id).manifest_list)
+            return append_files(fs, metadata, added, notes=notes)
+
+        monkeypatch.setattr(appends, "append_files", late)
+        table.insert(rows(3))
+        found: list[dict[str, Any]] = list(table.sparkport().values())
+    assert len(set(bases)) == 2
+    assert sorted(row["id"] for row in found) == [1, 2, 3]
 
 
 def test_a_file_is_as_new_as_the_place_that_it_is_given(tmp_path: Path) -> None:

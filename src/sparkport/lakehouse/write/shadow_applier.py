@@ -83,11 +83,17 @@ class ShadowApplier:
         self._in_use: dict[str, Shadow] = {}
 
     def apply(self, plan: TablePlan) -> Shadow | None:
+        """None where the table is another by now: what was read of it may be gone too."""
         name = uuid.uuid4().hex
-        with self._appends.prepared(plan, name=name, notes=notes_of(plan, name)) as append:
-            return self._apply(plan, name, append)
+        try:
+            with self._appends.prepared(plan, name=name, notes=notes_of(plan, name)) as append:
+                return self._apply(plan, name, append)
+        except SparkportError as exc:
+            if isinstance(exc, Unavailable) or not (isinstance(exc, LostRace | NoTable) or self._has_changed(plan)):
+                raise
+            return None
 
-    def _apply(self, plan: TablePlan, name: str, append: PreparedAppend | None) -> Shadow | None:
+    def _apply(self, plan: TablePlan, name: str, append: PreparedAppend | None) -> Shadow:
         seed = write_seed(self._files, plan.version.metadata, None if append is None else append.append.after)
         shadow = Shadow(applier=self, plan=plan, name=name, location=seed)
         self._in_use[shadow.name] = shadow
@@ -102,11 +108,6 @@ class ShadowApplier:
                     append.write()
                 self._run(shadow, appends=append is None)
             self._look(shadow)
-        except SparkportError as exc:
-            self.discard(shadow)
-            if isinstance(exc, Unavailable) or not (isinstance(exc, LostRace | NoTable) or self._has_changed(shadow)):
-                raise
-            return None
         except BaseException:
             self.discard(shadow)
             raise
@@ -177,12 +178,12 @@ class ShadowApplier:
         for snapshot in snapshots:
             sync_snapshot(self._files, made.location, snapshot)
 
-    def _has_changed(self, shadow: Shadow) -> bool:
+    def _has_changed(self, plan: TablePlan) -> bool:
         try:
-            metadata = current_metadata(self._pointers, self._files, shadow.table)
+            metadata = current_metadata(self._pointers, self._files, plan.table)
         except TableNotFound:
             return True
-        return _what_was_copied(metadata) != _what_was_copied(shadow.base)
+        return _what_was_copied(metadata) != _what_was_copied(plan.version.metadata)
 
 
 def _what_was_copied(metadata: TableMetadata) -> tuple[object, ...]:
