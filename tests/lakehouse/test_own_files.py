@@ -120,3 +120,26 @@ def test_what_waits_in_the_journal_is_published_without_a_spark(
             patched.setattr(opened.engine.storage.spark, "wait_ready", gone)
             assert opened.journal.flush(60).rows == 5
         assert len(table.agreed()) == 5
+
+
+INNER = pa.struct([(f"f{at}", pa.int32()) for at in range(60)])
+NESTED = {f"f{at}": at for at in range(60)}
+ODD = {
+    "wide": pa.table({f"c{at}": [at] for at in range(130)}),
+    "wide and nested": pa.table(
+        {"a": pa.array([NESTED], INNER), "l": [[1, 2]], "b": pa.array([NESTED], INNER), "c": [1], "d": ["x"]}
+    ),
+    "long": pa.table({"s": ["a" * 5_000, "b", "z" * 5_000], "b": [b"\xff" * 5_000, b"", b"\xfe" * 17]}),
+    "last letters": pa.table({"s": ["\ud7ff" * 20, "\U0010ffff" * 20], "t": ["é" * 17, "\U0010ffff" * 15 + "ab"]}),
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_manifests_say_of_odd_rows_what_spark_says(lake: Lake, kind: str) -> None:
+    ours = create(lake, f"ours{next(_numbers)}", ODD[kind])
+    with by_spark(lake):
+        theirs = create(lake, f"theirs{next(_numbers)}", ODD[kind])
+    (mine,), (other,) = data_files(ours), data_files(theirs)
+    assert is_ours(mine)
+    for what in ("value_counts", "null_counts", "nan_counts", "lower_bounds", "upper_bounds"):
+        assert getattr(mine, what) == getattr(other, what), what

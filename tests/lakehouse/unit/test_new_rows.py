@@ -122,3 +122,54 @@ def test_values_that_are_all_different_get_no_dictionary(staging: Staging) -> No
     (file,) = rows.files
     group = pq.read_metadata(file.path).row_group(0)
     assert [group.column(at).has_dictionary_page for at in (0, 1)] == [True, False]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary()])
+def test_values_too_long_for_a_footer_are_in_the_bounds(
+    staging: Staging, monkeypatch: pytest.MonkeyPatch, kind: pa.DataType
+) -> None:
+    monkeypatch.setattr(NewRows, "group_rows", 2)
+    columns = new_columns(pa.schema([("x", kind)]))
+    rows = rows_for(staging, columns)
+    values = [b"c", b"d", b"b" * 5_000, None, b"y", b"z" * 5_000, None, None]
+    rows.append(batch_of(rows, pa.array(values, pa.binary()).cast(kind)))
+    (file,) = rows.files
+    field_id = columns.fields[0]["id"]
+    assert file.metrics.lower_bounds == {field_id: b"b" * 16}
+    assert file.metrics.upper_bounds == {field_id: b"z" * 15 + b"{"}
+
+
+def test_long_values_of_a_struct_are_in_its_bounds(staging: Staging) -> None:
+    columns = new_columns(pa.schema([("s", pa.struct([("a", pa.int32()), ("x", pa.string())]))]))
+    rows = rows_for(staging, columns)
+    rows.append(batch_of(rows, pa.array([{"a": 1, "x": "é" * 3_000}, None, {"a": 2, "x": "a"}], rows.schema.types[0])))
+    (file,) = rows.files
+    number, text = (field["id"] for field in columns.fields[0]["type"]["fields"])
+    assert file.metrics.lower_bounds == {number: struct.pack("<i", 1), text: b"a"}
+    assert file.metrics.upper_bounds == {number: struct.pack("<i", 2), text: ("é" * 15 + "ê").encode()}
+
+
+def test_bytes_that_are_no_text_are_kept_and_bound_nothing(staging: Staging) -> None:
+    columns = new_columns(pa.schema([("x", pa.string())]))
+    rows = rows_for(staging, columns)
+    given = pa.Array.from_buffers(pa.string(), 2, pa.array([b"a", b"\xff\xfe"]).buffers())
+    rows.append(batch_of(rows, given))
+    (file,) = rows.files
+    assert file.metrics.lower_bounds == {columns.fields[0]["id"]: b"a"}
+    assert not file.metrics.upper_bounds
+    assert pq.read_table(file.path).column(0).cast(pa.binary()).to_pylist() == [b"a", b"\xff\xfe"]
+
+
+def test_of_a_wide_table_a_structs_own_values_are_described_before_those_inside_of_them() -> None:
+    inner = pa.struct([(f"f{at}", pa.int32()) for at in range(60)])
+    columns = new_columns(pa.schema([("a", inner), ("l", pa.list_(pa.int32())), ("b", inner), ("c", pa.int64())]))
+    leaves = leaves_of(columns.fields)
+    names = [f"a{at}" for at in range(60)] + ["l"] + [f"b{at}" for at in range(60)] + ["c"]
+    assert len(leaves) == len(names)
+    left_out = [name for name, leaf in zip(names, leaves, strict=True) if not leaf.is_described]
+    assert left_out == [f"b{at}" for at in range(38, 60)]
+
+
+def test_names_that_are_one_in_a_file_are_left_to_spark() -> None:
+    columns = new_columns(pa.schema([("a.b", pa.int32()), ("a_x2Eb", pa.int32())]))
+    assert file_schema(columns.fields) is None

@@ -21,8 +21,11 @@ def file_schema(fields: Sequence[Json]) -> pa.Schema | None:
 
 
 def _fields(fields: Sequence[Json]) -> list[pa.Field] | None:
+    """None also where two names are one in a file, which Iceberg's readers refuse."""
     made = [_field(field["name"], field["type"], field["id"], required=bool(field.get("required"))) for field in fields]
-    return None if any(field is None for field in made) else made
+    columns = [field for field in made if field is not None]
+    is_whole = len({field.name for field in columns}) == len(made)
+    return columns if is_whole else None
 
 
 def _field(name: str, iceberg_type: Any, field_id: int, *, required: bool) -> pa.Field | None:
@@ -38,11 +41,8 @@ def _type(iceberg_type: Any) -> pa.DataType | None:
             known = known_type(iceberg_type)
             return None if known is None or known.spark is None else known.in_files
         case {"type": "struct", "fields": fields}:
-            inner = [
-                _field(field["name"], field["type"], field["id"], required=bool(field.get("required")))
-                for field in fields
-            ]
-            return pa.struct(inner) if inner and all(field is not None for field in inner) else None
+            inner = _fields(fields)
+            return pa.struct(inner) if inner else None
         case {"type": "list", "element": element, "element-id": field_id}:
             item = _field("element", element, field_id, required=bool(iceberg_type.get("element-required")))
             return None if item is None else pa.list_(item)

@@ -1,6 +1,7 @@
 """What a manifest says of a data file that was just written, made from the file's footer as Iceberg's writers do it.
 
-Bounds of texts and bytes are cut to 16, upper ones rounded up. NaN is in no bounds: its count is taken from the rows.
+Bounds of texts and bytes are cut to 16, upper ones rounded up. A footer does not have those of long values, and no
+count of NaN, which is in no bounds: these are taken from the rows.
 """
 
 from __future__ import annotations
@@ -8,15 +9,20 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import pyarrow.parquet as pq
 
-__all__ = ["FileMetrics", "Leaf", "leaves_of", "metrics_of"]
+__all__ = ["FileMetrics", "LONG", "Leaf", "leaves_of", "metrics_of"]
+
+LONG = 4_096
+"""Of how many bytes a text is at most for Arrow to write it into a footer as a bound."""
 
 _CUT = 16
 _MOST_COLUMNS = 100
-"""Iceberg's writers stop here unless a table says otherwise: manifests of wide tables would be large."""
+"""Iceberg's writers stop here unless a table says otherwise: manifests of wide tables would be large. A struct's own
+values come before those of what is nested in it."""
 
 _PACKED = {
     "int": "<i",
@@ -33,11 +39,15 @@ _SURROGATES = range(0xD800, 0xE000)
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A column of a file. ``path`` leads to it through structs; it is None for what lists and maps have inside."""
+    """A column of a file. ``path`` leads to it through structs; it is None for what lists and maps have inside.
+
+    ``is_described``: whether manifests say anything of it.
+    """
 
     field_id: int
     iceberg_type: str
     path: tuple[int, ...] | None
+    is_described: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,26 +65,49 @@ class FileMetrics:
 
 def leaves_of(fields: Sequence[Mapping[str, Any]]) -> tuple[Leaf, ...]:
     """In the order in which a file has its columns."""
-    return tuple(leaf for at, field in enumerate(fields) for leaf in _leaves(field["type"], field["id"], (at,)))
+    described = set(islice(_by_rank([(field["type"], field["id"]) for field in fields]), _MOST_COLUMNS))
+    found = (leaf for at, field in enumerate(fields) for leaf in _leaves(field["type"], field["id"], (at,)))
+    return tuple(Leaf(field_id, kind, path, field_id in described) for field_id, kind, path in found)
 
 
-def _leaves(iceberg_type: Any, field_id: int, path: tuple[int, ...] | None) -> Iterator[Leaf]:
+def _leaves(
+    iceberg_type: Any, field_id: int, path: tuple[int, ...] | None
+) -> Iterator[tuple[int, str, tuple[int, ...] | None]]:
+    if isinstance(iceberg_type, str):
+        yield field_id, iceberg_type, path
+        return
+    through = path if iceberg_type["type"] == "struct" else None
+    for at, (inner, inner_id) in enumerate(_parts(iceberg_type)):
+        yield from _leaves(inner, inner_id, None if through is None else (*through, at))
+
+
+def _by_rank(parts: Sequence[tuple[Any, int]]) -> Iterator[int]:
+    """Field ids of values in the order in which Iceberg's writers take them."""
+    yield from (field_id for iceberg_type, field_id in parts if isinstance(iceberg_type, str))
+    for iceberg_type, _ in parts:
+        yield from _by_rank(_parts(iceberg_type))
+
+
+def _parts(iceberg_type: Any) -> list[tuple[Any, int]]:
+    """The types inside of a nested one, with their field ids."""
     match iceberg_type:
-        case str():
-            yield Leaf(field_id, iceberg_type, path)
         case {"type": "struct", "fields": fields}:
-            for at, field in enumerate(fields):
-                yield from _leaves(field["type"], field["id"], None if path is None else (*path, at))
+            return [(field["type"], field["id"]) for field in fields]
         case {"type": "list", "element": element, "element-id": element_id}:
-            yield from _leaves(element, element_id, None)
+            return [(element, element_id)]
         case {"type": "map", "key": key, "key-id": key_id, "value": value, "value-id": value_id}:
-            yield from _leaves(key, key_id, None)
-            yield from _leaves(value, value_id, None)
+            return [(key, key_id), (value, value_id)]
+    return []
 
 
-def metrics_of(footer: pq.FileMetaData, leaves: Sequence[Leaf], nan_counts: Mapping[int, int]) -> FileMetrics:
+def metrics_of(
+    footer: pq.FileMetaData,
+    leaves: Sequence[Leaf],
+    nan_counts: Mapping[int, int],
+    long_bounds: Mapping[int, tuple[bytes, bytes]],
+) -> FileMetrics:
     """``leaves`` are the file's columns. ``nan_counts`` has all columns of numbers that may be NaN, but for nested ones
-    in lists and maps."""
+    in lists and maps. ``long_bounds`` are of the row groups that have values longer than ``LONG``."""
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     sizes: dict[int, int] = {}
     values: dict[int, int] = {}
@@ -82,7 +115,9 @@ def metrics_of(footer: pq.FileMetaData, leaves: Sequence[Leaf], nan_counts: Mapp
     nans: dict[int, int] = {}
     lower: dict[int, bytes] = {}
     upper: dict[int, bytes] = {}
-    for place, leaf in enumerate(leaves[:_MOST_COLUMNS]):
+    for place, leaf in enumerate(leaves):
+        if not leaf.is_described:
+            continue
         chunks = [group.column(place) for group in groups]
         sizes[leaf.field_id] = sum(chunk.total_compressed_size for chunk in chunks)
         if leaf.path is None:
@@ -93,7 +128,8 @@ def metrics_of(footer: pq.FileMetaData, leaves: Sequence[Leaf], nan_counts: Mapp
             nulls[leaf.field_id] = sum(known.null_count for known in statistics)
         if leaf.field_id in nan_counts:
             nans[leaf.field_id] = nan_counts[leaf.field_id]
-        bounds = _bounds(statistics, leaf.iceberg_type, has_nan=nans.get(leaf.field_id, 0) > 0)
+        may_lack = nans.get(leaf.field_id, 0) > 0 or leaf.field_id in long_bounds
+        bounds = _bounds(statistics, leaf.iceberg_type, may_lack=may_lack, known=long_bounds.get(leaf.field_id))
         if bounds is not None:
             low, high = _lower(leaf.iceberg_type, bounds[0]), _upper(leaf.iceberg_type, bounds[1])
             if low is not None:
@@ -117,17 +153,19 @@ def _start(group: pq.RowGroupMetaData) -> int:
     return int(first.data_page_offset if offset is None else min(offset, first.data_page_offset))
 
 
-def _bounds(statistics: Sequence[Any], iceberg_type: str, *, has_nan: bool) -> tuple[Any, Any] | None:
+def _bounds(
+    statistics: Sequence[Any], iceberg_type: str, *, may_lack: bool, known: tuple[bytes, bytes] | None
+) -> tuple[Any, Any] | None:
     """The lowest and the highest value of all row groups, None where a group with values does not tell."""
-    told = []
-    for known in statistics:
-        if known is None:
+    told: list[tuple[Any, Any]] = [] if known is None else [known]
+    for group in statistics:
+        if group is None:
             return None
-        if not known.has_min_max:
-            if known.num_values and not has_nan:
+        if not group.has_min_max:
+            if group.num_values and not may_lack:
                 return None
             continue
-        told.append((_value(iceberg_type, known.min_raw), _value(iceberg_type, known.max_raw)))
+        told.append((_value(iceberg_type, group.min_raw), _value(iceberg_type, group.max_raw)))
     return (min(low for low, _ in told), max(high for _, high in told)) if told else None
 
 
@@ -150,7 +188,8 @@ def _plain(iceberg_type: str, value: Any) -> bytes | None:
 
 def _lower(iceberg_type: str, value: Any) -> bytes | None:
     if iceberg_type == "string":
-        return _text(value)[:_CUT].encode()
+        text = _text(value)
+        return None if text is None else text[:_CUT].encode()
     if iceberg_type == "binary" or iceberg_type.startswith("fixed"):
         return bytes(value[:_CUT])
     return _plain(iceberg_type, value)
@@ -160,14 +199,20 @@ def _upper(iceberg_type: str, value: Any) -> bytes | None:
     """No less than the value; None where nothing so short is."""
     if iceberg_type == "string":
         text = _text(value)
+        if text is None:
+            return None
         return value if len(text) <= _CUT else _next_text(text[:_CUT])
     if iceberg_type == "binary" or iceberg_type.startswith("fixed"):
         return bytes(value) if len(value) <= _CUT else _next_bytes(value[:_CUT])
     return _plain(iceberg_type, value)
 
 
-def _text(value: bytes) -> str:
-    return value.decode()
+def _text(value: bytes) -> str | None:
+    """None for bytes that are no text: a client may send them all the same."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _next_text(text: str) -> bytes | None:

@@ -6,7 +6,7 @@ rows once more. Spark reads what is staged for other tables, see ``spark/staging
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from sparkport.lakehouse.columns.file_schema import file_schema
 from sparkport.lakehouse.columns.storage import conformed_batch, from_stored
 from sparkport.lakehouse.columns.types import stored_type
 from sparkport.lakehouse.iceberg.appends import Compression, compression_of, is_plain
-from sparkport.lakehouse.iceberg.file_metrics import FileMetrics, Leaf, leaves_of, metrics_of
+from sparkport.lakehouse.iceberg.file_metrics import LONG, FileMetrics, Leaf, leaves_of, metrics_of
 from sparkport.lakehouse.scan.version import TableVersion
 from sparkport.lakehouse.spark.staging import StagedRows, Staging
 from sparkport.lakehouse.write.change_set import new_rows_schema
@@ -31,6 +31,8 @@ __all__ = ["FileForm", "NewRows", "WrittenFile", "file_form", "staged_new_rows"]
 _FILE_BYTES = 512 << 20
 _FILE_SIZE = "write.target-file-size-bytes"
 _SAMPLE = 8_192
+_MAY_BE_NAN = ("float", "double")
+_MAY_BE_LONG = ("string", "binary")
 _TOO_MANY_VALUES = 0.8
 """Of a sample's rows: a column with more different values gets no dictionary, which would take time and space."""
 
@@ -61,14 +63,25 @@ class FileForm:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def nan_counts(self, rows: pa.Table) -> dict[int, int]:
-        counts = {}
+        return {
+            field_id: pc.sum(pc.is_nan(column)).as_py() or 0 for field_id, column in self._values(rows, _MAY_BE_NAN)
+        }
+
+    def long_bounds(self, rows: pa.Table) -> dict[int, tuple[bytes, bytes]]:
+        """The lowest and the highest value of each column that has long ones."""
+        bounds = {}
+        for field_id, column in self._values(rows, _MAY_BE_LONG):
+            if (pc.max(pc.binary_length(column)).as_py() or 0) > LONG:
+                both = pc.min_max(column.cast(pa.binary()))
+                bounds[field_id] = (both["min"].as_py(), both["max"].as_py())
+        return bounds
+
+    def _values(self, rows: pa.Table, types: Collection[str]) -> Iterator[tuple[int, pa.ChunkedArray]]:
+        """The columns of some types of which manifests have bounds, by their field ids."""
         for leaf in self.leaves:
-            if leaf.path is not None and leaf.iceberg_type in ("float", "double"):
+            if leaf.path is not None and leaf.is_described and leaf.iceberg_type in types:
                 column = rows.column(leaf.path[0])
-                if len(leaf.path) > 1:
-                    column = pc.struct_field(column, leaf.path[1:])
-                counts[leaf.field_id] = pc.sum(pc.is_nan(column)).as_py() or 0
-        return counts
+                yield leaf.field_id, column if len(leaf.path) == 1 else pc.struct_field(column, leaf.path[1:])
 
 
 def file_form(version: TableVersion) -> FileForm | None:
@@ -105,6 +118,7 @@ class NewRows(StagedRows):
         self._files: list[WrittenFile] = []
         self._footers: list[pq.FileMetaData] = []
         self._nan_counts: dict[int, int] = {}
+        self._long_bounds: dict[int, tuple[bytes, bytes]] = {}
         self._dictionaries: list[str] | None = None
 
     @property
@@ -123,6 +137,7 @@ class NewRows(StagedRows):
         self._opened.append(path)
         self._footers = []
         self._nan_counts = {}
+        self._long_bounds = {}
         self._writer = pq.ParquetWriter(
             path,
             self.form.schema,
@@ -148,13 +163,16 @@ class NewRows(StagedRows):
             group = pa.Table.from_batches(batches, self.form.schema)
             for field_id, count in self.form.nan_counts(group).items():
                 self._nan_counts[field_id] = self._nan_counts.get(field_id, 0) + count
+            for field_id, (low, high) in self.form.long_bounds(group).items():
+                lowest, highest = self._long_bounds.get(field_id, (low, high))
+                self._long_bounds[field_id] = (min(low, lowest), max(high, highest))
             assert self._writer is not None
             self._writer.write_table(group, row_group_size=size)
 
     def _close(self) -> None:
         super()._close()
         path, (footer,) = self._opened[-1], self._footers
-        metrics = metrics_of(footer, self.form.leaves, self._nan_counts)
+        metrics = metrics_of(footer, self.form.leaves, self._nan_counts, self._long_bounds)
         self._files.append(WrittenFile(path, footer.num_rows, path.stat().st_size, metrics))
 
     def _read(self, file: pq.ParquetFile, schema: pa.Schema, rows: int) -> Iterator[pa.RecordBatch]:
