@@ -173,3 +173,15 @@ def test_of_a_wide_table_a_structs_own_values_are_described_before_those_inside_
 def test_names_that_are_one_in_a_file_are_left_to_spark() -> None:
     columns = new_columns(pa.schema([("a.b", pa.int32()), ("a_x2Eb", pa.int32())]))
     assert file_schema(columns.fields) is None
+
+
+def test_small_batches_are_joined_while_they_wait(staging: Staging, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NewRows, "loose_batches", 10)
+    columns, values = numbers(1_005)
+    rows = rows_for(staging, columns)
+    for at in range(1_005):
+        rows.append(batch_of(rows, values[at : at + 1]))
+    assert len(rows._held) == 105
+    assert pa.Table.from_batches(rows.batches()).column("x").combine_chunks().equals(values)
+    (file,) = rows.files
+    assert pq.read_table(file.path).column("x").combine_chunks().equals(values)

@@ -47,6 +47,9 @@ class StagedRows:
     group_rows, group_bytes = 1_000_000, 64 << 20
     """How many rows are gathered at most, whichever comes first."""
 
+    loose_batches = 1_000
+    """In how many batches some of them are at most."""
+
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self.path = path
         self.schema = schema
@@ -55,6 +58,7 @@ class StagedRows:
         self._writer: pq.ParquetWriter | None = None
         self._opened: list[Path] = []
         self._held: list[pa.RecordBatch] = []
+        self._loose = 0
         self._held_rows = 0
         self._held_bytes = 0
         self._most_bytes_of_a_row = 1.0
@@ -70,9 +74,12 @@ class StagedRows:
         self._held_bytes += batch.nbytes
         self.rows += batch.num_rows
         self.nbytes += batch.nbytes
+        self._loose += 1
         if self._held_rows >= self.group_rows or self._held_bytes >= self.group_bytes:
             with disk_errors():
                 self._flush()
+        elif self._loose >= self.loose_batches:
+            self._join_loose()
 
     def finish(self) -> None:
         """All rows on disk."""
@@ -150,11 +157,17 @@ class StagedRows:
             self._encoder = ThreadPoolExecutor(1, thread_name_prefix="sparkport-staging")
         self._encoding = self._encoder.submit(self._write, table)
 
+    def _join_loose(self) -> None:
+        """The last batches as one: many small ones take far more memory than what is in them."""
+        loose = pa.Table.from_batches(self._held[-self._loose :], self.schema)
+        self._held[-self._loose :] = loose.combine_chunks().to_batches()
+        self._loose = 0
+
     def _taken(self) -> pa.Table:
         """What is held, and is not any more."""
         table = pa.Table.from_batches(self._held, self.schema)
         self._most_bytes_of_a_row = max(self._most_bytes_of_a_row, self._held_bytes / max(self._held_rows, 1))
-        self._held, self._held_rows, self._held_bytes = [], 0, 0
+        self._held, self._loose, self._held_rows, self._held_bytes = [], 0, 0, 0
         return table
 
     def _wait(self) -> None:

@@ -159,8 +159,8 @@ class NewRows(StagedRows):
         groups = max(-(-rows.num_rows // self.group_rows), -(-rows.nbytes // (2 * self.group_bytes)), 1)
         size = max(-(-rows.num_rows // groups), 1)
         for start in range(0, rows.num_rows, size):
-            batches = [self.form.in_file(batch) for batch in rows.slice(start, size).to_batches()]
-            group = pa.Table.from_batches(batches, self.form.schema)
+            batches = rows.slice(start, size).combine_chunks().to_batches()
+            group = pa.Table.from_batches([self.form.in_file(batch) for batch in batches], self.form.schema)
             for field_id, count in self.form.nan_counts(group).items():
                 self._nan_counts[field_id] = self._nan_counts.get(field_id, 0) + count
             for field_id, (low, high) in self.form.long_bounds(group).items():
@@ -184,8 +184,7 @@ class NewRows(StagedRows):
 
 def _repeating(rows: pa.Table, form: FileForm) -> Iterator[str]:
     """The columns of a file in which values repeat, as far as a sample of the first rows shows."""
-    step = max(1, rows.num_rows // _SAMPLE)
-    sample = rows.take(pa.array(np.arange(0, rows.num_rows, step), pa.int64()))
+    sample = _sample(rows)
     for column, field in zip(form.schema, form.fields, strict=True):
         name = field["name"]
         if column.type.num_fields:
@@ -196,6 +195,15 @@ def _repeating(rows: pa.Table, form: FileForm) -> Iterator[str]:
             or pc.count_distinct(sample.column(name)).as_py() <= _TOO_MANY_VALUES * sample.num_rows
         ):
             yield column.name
+
+
+def _sample(rows: pa.Table) -> pa.Table:
+    """From batch to batch: taken from all of them at once, a few rows would make Arrow put all into one."""
+    step, start, taken = max(1, rows.num_rows // _SAMPLE), 0, []
+    for batch in rows.to_batches():
+        taken.append(batch.take(pa.array(np.arange(-start % step, batch.num_rows, step), pa.int64())))
+        start += batch.num_rows
+    return pa.Table.from_batches(taken, rows.schema)
 
 
 def _leaf_paths(field: pa.Field, path: str) -> Iterator[str]:
