@@ -68,9 +68,11 @@ def is_ours(file: DataFile) -> bool:
 
 def columns_of(file: DataFile) -> list[str]:
     """All that a file says of its columns."""
-    schema = pq.read_metadata(str(local_path(file.path))).schema
+    footer = pq.read_metadata(str(local_path(file.path)))
+    schema = footer.schema
     columns = [schema.column(place) for place in range(len(schema.names))]
     return [
+        (footer.metadata or {}).get(b"iceberg.schema", b"").decode(),
         *(f"{column.path} {column.physical_type} {column.length} {column.logical_type}" for column in columns),
         *(f"{column.max_definition_level} {column.max_repetition_level}" for column in columns),
         schema.to_arrow_schema().to_string(show_field_metadata=True),
@@ -143,3 +145,23 @@ def test_manifests_say_of_odd_rows_what_spark_says(lake: Lake, kind: str) -> Non
     assert is_ours(mine)
     for what in ("value_counts", "null_counts", "nan_counts", "lower_bounds", "upper_bounds"):
         assert getattr(mine, what) == getattr(other, what), what
+
+
+def test_files_name_the_columns_as_they_are_by_then(lake: Lake) -> None:
+    """Columns that were added, moved and renamed since."""
+    inner = pa.array([{"a": 1}], pa.struct([("a", pa.int32())]))
+    table = create(lake, f"ours{next(_numbers)}", pa.table({"id": [1], "s": ["x"], "n": inner}))
+    table.sql(
+        "ALTER TABLE {t} ADD COLUMN d int",
+        "ALTER TABLE {t} RENAME COLUMN s TO `odd.name`",
+        "ALTER TABLE {t} ALTER COLUMN d FIRST",
+        "ALTER TABLE {t} ADD COLUMN n.b string",
+    )
+    more = pa.table({"id": pa.array([2], pa.int64()), "odd.name": ["y"], "d": pa.array([5], pa.int32())})
+    table.insert(more)
+    (mine,) = (file for file in data_files(table) if file.first_row_id == 1)
+    with by_spark(lake):
+        table.insert(more)
+    (other,) = (file for file in data_files(table) if file.first_row_id == 2)
+    assert (is_ours(mine), is_ours(other)) == (True, False)
+    assert columns_of(mine) == columns_of(other)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from sparkport.lakehouse.columns.type_table import known_type, parquet_name
 from sparkport.lakehouse.columns.types import Json
 from sparkport.lakehouse.iceberg.row_groups import FIELD_ID
 
-__all__ = ["file_schema"]
+__all__ = ["file_notes", "file_schema"]
 
 
 def file_schema(fields: Sequence[Json]) -> pa.Schema | None:
@@ -51,3 +52,32 @@ def _type(iceberg_type: Any) -> pa.DataType | None:
             item = _field("value", value, value_id, required=bool(iceberg_type.get("value-required")))
             return None if named is None or item is None else pa.map_(named, item)
     return None
+
+
+def file_notes(fields: Sequence[Json]) -> dict[str, str]:
+    """What a file's footer says of its columns for those who find it without its table.
+
+    As Spark has it: without defaults, and whatever the schema's number is.
+    """
+    about = {"type": "struct", "schema-id": 0, "fields": [_noted(field) for field in fields]}
+    return {"iceberg.schema": json.dumps(about, ensure_ascii=False, separators=(",", ":"))}
+
+
+def _noted(field: Json) -> Json:
+    about = {"id": field["id"], "name": field["name"], "required": bool(field.get("required"))}
+    comment = {"doc": field["doc"]} if "doc" in field else {}
+    return {**about, "type": _noted_type(field["type"]), **comment}
+
+
+def _noted_type(iceberg_type: Any) -> Any:
+    names: tuple[str, ...]
+    match iceberg_type:
+        case {"type": "struct", "fields": fields}:
+            return {"type": "struct", "fields": [_noted(field) for field in fields]}
+        case {"type": "list"}:
+            names = ("element-id", "element", "element-required")
+        case {"type": "map"}:
+            names = ("key-id", "key", "value-id", "value", "value-required")
+        case _:
+            return iceberg_type
+    return {"type": iceberg_type["type"], **{name: _noted_type(iceberg_type.get(name, False)) for name in names}}

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sparkport.lakehouse.columns.columns import Json
-from sparkport.lakehouse.columns.file_schema import file_schema
+from sparkport.lakehouse.columns.file_schema import file_notes, file_schema
 from sparkport.lakehouse.columns.storage import conformed_batch, from_stored
 from sparkport.lakehouse.columns.types import stored_type
 from sparkport.lakehouse.iceberg.appends import Compression, compression_of, is_plain
@@ -170,6 +170,8 @@ class NewRows(StagedRows):
             self._writer.write_table(group, row_group_size=size)
 
     def _close(self) -> None:
+        assert self._writer is not None
+        self._writer.add_key_value_metadata(file_notes(self.form.fields))
         super()._close()
         path, (footer,) = self._opened[-1], self._footers
         metrics = metrics_of(footer, self.form.leaves, self._nan_counts, self._long_bounds)
