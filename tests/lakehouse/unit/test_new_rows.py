@@ -181,7 +181,7 @@ def test_small_batches_are_joined_while_they_wait(staging: Staging, monkeypatch:
     rows = rows_for(staging, columns)
     for at in range(1_005):
         rows.append(batch_of(rows, values[at : at + 1]))
-    assert len(rows._held) == 105
+    assert len(list(rows.batches())) == 105
     assert pa.Table.from_batches(rows.batches()).column("x").combine_chunks().equals(values)
     (file,) = rows.files
     assert pq.read_table(file.path).column("x").combine_chunks().equals(values)

@@ -28,8 +28,11 @@ _CODECS = {"zstd": "zstd", "gzip": "gzip", "snappy": "snappy", "uncompressed": "
 _CODEC, _LEVEL = "write.parquet.compression-codec", "write.parquet.compression-level"
 _UNKNOWN_TO_US = (
     "encryption.",
+    "write.data.path",
+    "write.folder-storage.path",
     "write.location-provider.impl",
     "write.metadata.metrics.",
+    "write.metadata.path",
     "write.parquet.bloom-filter-",
     "write.parquet.stats-enabled",
 )
@@ -83,7 +86,7 @@ def compression_of(metadata: TableMetadata) -> Compression | None:
 
 
 def data_folder(metadata: TableMetadata) -> str:
-    return metadata.properties.get("write.data.path", f"{metadata.location}/data").rstrip("/")
+    return f"{metadata.location.rstrip('/')}/data"
 
 
 def append_files(
@@ -100,7 +103,7 @@ def append_files(
     snapshot_id = _new_id(metadata)
     sequence = int(metadata.json["last-sequence-number"]) + 1
     manifest = added_manifest(metadata, snapshot_id, added)
-    folder, name = f"{metadata.location}/metadata", uuid.uuid4().hex
+    folder, name = f"{metadata.location.rstrip('/')}/metadata", uuid.uuid4().hex
     manifest_path, list_path = f"{folder}/{name}-m0.avro", f"{folder}/snap-{snapshot_id}-1-{name}.avro"
     listed = _listed(metadata, snapshot_id, sequence, added, path=manifest_path, length=len(manifest))
     entries, next_row_id = _numbered([listed, *before], metadata)
