@@ -35,8 +35,6 @@ __all__ = ["TableChanges"]
 
 _NUMBER = re.compile("[0-9]{1,19}")  # of the longer ones, int() does not even take all
 
-"""Rows whose lineage is compared at once."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Step:
