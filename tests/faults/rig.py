@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -158,7 +159,14 @@ class Rig:
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:]) if self._log.exists() else ""
 
     def sparks(self) -> list[int]:
-        """The processes of this server's own Spark: its children, and not the ones of other servers."""
+        """The processes of this server's own Spark, which may just be started again."""
+        give_up = time.monotonic() + _SECONDS
+        while not (found := self._sparks()) and time.monotonic() < give_up:
+            time.sleep(0.1)
+        return found
+
+    def _sparks(self) -> list[int]:
+        """Its children, and not the ones of other servers."""
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
