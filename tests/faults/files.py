@@ -15,6 +15,9 @@ __all__ = ["left_in_staging", "leftovers", "missing_files", "pointer_of", "regis
 
 _NAMED = "catalog_name = 'lake' AND table_namespace = 'public' AND table_name = ?"
 _SHADOW = "catalog_name = 'lake_sparkport_shadows'"
+_WARM_UP = "warm-up-"
+"""The folder in which a server's Spark makes itself warm, beside all else."""
+
 _REMOVED = 2
 """The status of a manifest's entry for a file that is no longer part of the table."""
 
@@ -39,7 +42,8 @@ def left_in_staging(warehouse: Path, *, servers: int) -> list[str]:
     folders = [path.name for path in staging.iterdir() if path.is_dir()] if staging.exists() else []
     if len(folders) != servers:
         found.append(f"{len(folders)} staging folders for {servers} servers")
-    return found + [str(path) for path in staging.rglob("*.parquet")]
+    rows = [path for path in staging.rglob("*.parquet") if not path.parent.name.startswith(_WARM_UP)]
+    return found + [str(path) for path in rows]
 
 
 def missing_files(warehouse: Path, *, catalog_uri: str | None = None, dropped: Iterable[str] = ()) -> list[str]:

@@ -29,6 +29,7 @@ from sparkport.errors import AlreadyExists, NotFound, SparkportError, Unavailabl
 __all__ = ["FileInfo", "FileSystem", "local_path", "plain_path", "protocol_of", "sync"]
 
 _REMEMBERED = 20_000
+_COPIED_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,14 +172,29 @@ class FileSystem:
                 return
             _write_remote(self._filesystem(path), path, data)
 
-    def link(self, source: Path, path: str) -> bool:
-        """Give a local file a second name, which must not be there yet; False where that cannot be.
+    def write_unseen(self, path: str, data: bytes) -> None:
+        """Write a file that nobody looks for until he is told of it; see ``sync``. Raises AlreadyExists.
+
+        A crash leaves half of it under its own name, by which whoever cleans up finds it.
+        """
+        with _translated(path):
+            if (local := local_path(path)) is None:
+                _write_remote(self._filesystem(path), path, data)
+                return
+            _make_folder(local.parent)
+            with local.open("xb") as file:
+                file.write(data)
+
+    def place(self, source: Path, path: str) -> None:
+        """Put a local file there likewise: as a second name for it where that can be, else as a copy.
 
         It is as new as its name then: who looks for files that nobody knows of goes by their age.
         """
         local = local_path(path)
         if local is None:
-            return False
+            with source.open("rb") as file, self.create(path) as copied:
+                shutil.copyfileobj(file, copied, _COPIED_BYTES)
+            return
         with _translated(path):
             _make_folder(local.parent)
             try:
@@ -187,8 +203,8 @@ class FileSystem:
             except OSError as exc:
                 if exc.errno not in (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
                     raise
-                return False
-        return True
+                with source.open("rb") as file, local.open("xb") as copied:
+                    shutil.copyfileobj(file, copied, _COPIED_BYTES)
 
     def published(self, paths: Sequence[str]) -> None:
         """A catalog points to these metadata files, or did: they are not this process's to remove any more."""

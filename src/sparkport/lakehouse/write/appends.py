@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -33,7 +32,7 @@ class PreparedAppend:
     def write(self) -> None:
         """All that the snapshot is; see ``sync_snapshot``. Its list comes first: by it the rest is found."""
         for path, data in self.append.lists.items():
-            self.files.write_new(path, data)
+            self.files.write_unseen(path, data)
             fault("append.listed")
         for path, staged in self.places.items():
             self._place(staged, path)
@@ -44,9 +43,7 @@ class PreparedAppend:
         with disk_errors():
             if staged.path.stat().st_size != staged.size:
                 raise InternalError("a staged file is not what was written")
-            if not self.files.link(staged.path, path):
-                with staged.path.open("rb") as source, self.files.create(path) as target:
-                    shutil.copyfileobj(source, target, 1 << 20)
+            self.files.place(staged.path, path)
 
 
 class Appends:
