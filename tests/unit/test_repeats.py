@@ -36,6 +36,12 @@ def test_what_is_older_than_the_time_is_forgotten() -> None:
     assert (recent.get("a"), recent.get("b")) == (None, 2)
 
 
+def test_nothing_is_remembered_for_no_time_at_all() -> None:
+    recent: Recent[str, int] = Recent(0)
+    recent.put("a", 1, "owner")
+    assert recent.get("a") is None
+
+
 def test_of_more_than_can_be_kept_the_oldest_are_forgotten() -> None:
     recent: Recent[int, int] = Recent(at_most=2)
     for number in (1, 2, 1, 3):

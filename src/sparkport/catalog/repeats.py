@@ -66,7 +66,9 @@ class Recent(Generic[K, V]):
                 own[key] = None
                 if len(own) > max(1, self._at_most // _OWNERS):
                     self._forget(next(iter(own)))
-            while len(self._kept) > self._at_most or now - next(iter(self._kept.values()))[0] >= self._seconds:
+            while self._kept and (
+                len(self._kept) > self._at_most or now - next(iter(self._kept.values()))[0] >= self._seconds
+            ):
                 self._forget(next(iter(self._kept)))
 
     def _forget(self, key: K) -> None:
