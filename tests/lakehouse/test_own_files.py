@@ -165,3 +165,10 @@ def test_files_name_the_columns_as_they_are_by_then(lake: Lake) -> None:
     (other,) = (file for file in data_files(table) if file.first_row_id == 2)
     assert (is_ours(mine), is_ours(other)) == (True, False)
     assert columns_of(mine) == columns_of(other)
+
+
+def test_a_struct_that_is_null_and_has_a_required_field_is_kept(lake: Lake) -> None:
+    kind = pa.struct([pa.field("a", pa.int32(), nullable=False)])
+    table = create(lake, f"required{next(_numbers)}", pa.table({"s": pa.array([{"a": 1}, None], kind)}))
+    assert not any(is_ours(file) for file in data_files(table))
+    assert [row["s"] for row in table.sparkport().values()] == [{"a": 1}, None]

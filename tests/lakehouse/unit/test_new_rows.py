@@ -170,6 +170,12 @@ def test_of_a_wide_table_a_structs_own_values_are_described_before_those_inside_
     assert left_out == [f"b{at}" for at in range(38, 60)]
 
 
+def test_what_is_required_inside_of_a_struct_is_left_to_spark() -> None:
+    kind = pa.struct([pa.field("a", pa.int8(), nullable=False)])
+    assert file_schema(new_columns(pa.schema([("s", kind)])).fields) is None
+    assert file_schema(new_columns(pa.schema([("l", pa.list_(pa.field("l", kind)))])).fields) is None
+
+
 def test_names_that_are_one_in_a_file_are_left_to_spark() -> None:
     columns = new_columns(pa.schema([("a.b", pa.int32()), ("a_x2Eb", pa.int32())]))
     assert file_schema(columns.fields) is None

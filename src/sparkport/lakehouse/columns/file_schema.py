@@ -42,7 +42,8 @@ def _type(iceberg_type: Any) -> pa.DataType | None:
             known = known_type(iceberg_type)
             return None if known is None or known.spark is None else known.in_files
         case {"type": "struct", "fields": fields}:
-            inner = _fields(fields)
+            # Where a struct is null, Arrow misses what is required inside of it.
+            inner = None if any(field.get("required") for field in fields) else _fields(fields)
             return pa.struct(inner) if inner else None
         case {"type": "list", "element": element, "element-id": field_id}:
             item = _field("element", element, field_id, required=bool(iceberg_type.get("element-required")))
