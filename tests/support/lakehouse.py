@@ -6,14 +6,12 @@ called ``lake``.
 
 from __future__ import annotations
 
-import fcntl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tests.support.open_files import open_files
 from tests.support.spark import shared_spark
 
 from sparkport.errors import TransactionNotActive
@@ -110,9 +108,7 @@ class Contents:
 
 def die(staging: Staging) -> None:
     """What the kernel does to a server's staging folder when its process ends: the lock is gone, all else stays."""
-    for descriptor, path in open_files():
-        if path.parent == staging.folder.resolve():
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
+    staging.let_go()
 
 
 def impatient_database(uri: str) -> Database:

@@ -254,8 +254,12 @@ class Staging:
     def new_path(self) -> Path:
         return self.folder / f"{uuid.uuid4().hex}.parquet"
 
-    def close(self) -> None:
+    def let_go(self) -> None:
+        """As the end of the process does: nobody owns the folder any more, and what is in it stays."""
         self._lock.close()
+
+    def close(self) -> None:
+        self.let_go()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def note(self, location: str) -> None:
