@@ -7,7 +7,6 @@ encryption, statistics as Iceberg keeps them by default.
 from __future__ import annotations
 
 import math
-import secrets
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -18,13 +17,14 @@ from sparkport.lakehouse.files import FileSystem
 from sparkport.lakehouse.iceberg.manifest_writer import AddedFile, added_manifest, manifest_list
 from sparkport.lakehouse.iceberg.manifests import read_manifest_list
 from sparkport.lakehouse.iceberg.metadata import TableMetadata
-from sparkport.lakehouse.iceberg.totals import Totals
+from sparkport.lakehouse.iceberg.totals import Totals, summary_number
 
 __all__ = ["Append", "Compression", "append_files", "compression_of", "data_folder", "is_plain"]
 
 _MERGES, _MERGE_AT = "commit.manifest-merge.enabled", "commit.manifest.min-count-to-merge"
 
 _CODECS = {"zstd": "zstd", "gzip": "gzip", "snappy": "snappy", "uncompressed": "none"}
+_LEVELS = {"zstd": 22, "gzip": 9}
 _CODEC, _LEVEL = "write.parquet.compression-codec", "write.parquet.compression-level"
 _UNKNOWN_TO_US = (
     "encryption.",
@@ -73,16 +73,12 @@ def is_plain(metadata: TableMetadata) -> bool:
 def compression_of(metadata: TableMetadata) -> Compression | None:
     """None for one that is not ours to write."""
     codec = _CODECS.get(metadata.properties.get(_CODEC, "zstd").lower())
-    level = metadata.properties.get(_LEVEL)
-    if codec is None or (level is not None and not level.isascii()):
+    if codec is None:
         return None
-    if level is None or codec not in ("zstd", "gzip"):
+    if _LEVEL not in metadata.properties or codec not in _LEVELS:
         return Compression(codec, None)
-    return (
-        Compression(codec, int(level))
-        if level.isdigit() and 1 <= int(level) <= (22 if codec == "zstd" else 9)
-        else None
-    )
+    level = summary_number(metadata.properties, _LEVEL)
+    return Compression(codec, level) if level is not None and 1 <= level <= _LEVELS[codec] else None
 
 
 def data_folder(metadata: TableMetadata) -> str:
@@ -100,7 +96,7 @@ def append_files(
     before = [] if parent is None else read_manifest_list(fs, metadata.snapshot(parent).manifest_list)
     if len(before) + 1 >= _most_manifests(metadata) or not all(_is_whole(entry) for entry in before):
         return None
-    snapshot_id = _new_id(metadata)
+    snapshot_id = metadata.unused_snapshot_id()
     sequence = int(metadata.json["last-sequence-number"]) + 1
     manifest = added_manifest(metadata, snapshot_id, added)
     folder, name = f"{metadata.location.rstrip('/')}/metadata", uuid.uuid4().hex
@@ -148,19 +144,13 @@ def _most_manifests(metadata: TableMetadata) -> float:
     """With so many Iceberg's writers begin to merge them, which is left to Spark."""
     if metadata.properties.get(_MERGES, "true").lower() == "false":
         return math.inf
-    told = metadata.properties.get(_MERGE_AT, "")
-    return int(told) if told.isascii() and told.isdigit() else 100
+    told = summary_number(metadata.properties, _MERGE_AT)
+    return 100 if told is None else told
 
 
 def _is_whole(entry: Mapping[str, Any]) -> bool:
     """Lists of tables that once were v1 may lack what later versions demand."""
     return all(entry.get(key) is not None for key in (*_NEEDED, *_COUNTS, "added_snapshot_id"))
-
-
-def _new_id(metadata: TableMetadata) -> int:
-    while metadata.has_snapshot(chosen := secrets.randbits(63)) or not chosen:
-        pass
-    return chosen
 
 
 def _listed(

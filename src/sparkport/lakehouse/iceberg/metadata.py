@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import secrets
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -130,6 +131,12 @@ class TableMetadata:
 
     def has_snapshot(self, snapshot_id: int) -> bool:
         return snapshot_id in self._snapshots
+
+    def unused_snapshot_id(self) -> int:
+        """For a new snapshot, drawn by lot."""
+        while self.has_snapshot(number := secrets.randbits(62) + 1):
+            pass
+        return number
 
     def snapshot(self, snapshot_id: int) -> Snapshot:
         entry = self._snapshots.get(snapshot_id)

@@ -8,7 +8,6 @@ change could not tell that they have gone back since it saw them. So the table n
 from __future__ import annotations
 
 import io
-import secrets
 import uuid
 from typing import Any
 
@@ -37,7 +36,7 @@ def rolled_back(files: FileSystem, current: TableVersion, *, target: TableVersio
         )
     if target.snapshot_id == current.snapshot_id:
         return None
-    snapshot_id = _unused_id(metadata)
+    snapshot_id = metadata.unused_snapshot_id()
     path = f"{metadata.location.rstrip('/')}/metadata/snap-{snapshot_id}-1-{uuid.uuid4()}.avro"
     files.write_new(path, _manifest_list(files, metadata, target.snapshot_id))
     sequence = int(metadata.json.get("last-sequence-number", 0)) + 1
@@ -91,10 +90,3 @@ def _lacks_row_ids(manifest: Any) -> bool:
 
 def _noted(metadata: Any) -> dict[str, str]:
     return {key: value for key, value in metadata.items() if not key.startswith("avro.")}
-
-
-def _unused_id(metadata: TableMetadata) -> int:
-    while True:
-        number = secrets.randbits(62) + 1
-        if not metadata.has_snapshot(number):
-            return number

@@ -22,6 +22,7 @@ from sparkport.lakehouse.columns.storage import conformed_batch, from_stored
 from sparkport.lakehouse.columns.types import stored_type
 from sparkport.lakehouse.iceberg.appends import Compression, compression_of, is_plain
 from sparkport.lakehouse.iceberg.file_metrics import LONG, FileMetrics, Leaf, leaves_of, metrics_of
+from sparkport.lakehouse.iceberg.totals import summary_number
 from sparkport.lakehouse.scan.version import TableVersion
 from sparkport.lakehouse.spark.staging import StagedRows, Staging
 from sparkport.lakehouse.write.change_set import new_rows_schema
@@ -92,8 +93,8 @@ def file_form(version: TableVersion) -> FileForm | None:
     schema, compression = file_schema(fields), compression_of(metadata)
     if schema is None or compression is None:
         return None
-    size = metadata.properties.get(_FILE_SIZE, "")
-    file_bytes = int(size) if size.isascii() and size.isdigit() and 0 < int(size) < 1 << 40 else _FILE_BYTES
+    size = summary_number(metadata.properties, _FILE_SIZE)
+    file_bytes = size if size is not None and 0 < size < 1 << 40 else _FILE_BYTES
     return FileForm(schema, fields, leaves_of(fields), compression, file_bytes)
 
 
